@@ -1,0 +1,93 @@
+use super::SequenceId;
+
+/// What one forward pass computes: a ragged batch, one row a sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch<'a> {
+    /// The rows; no sequence stands in two of them.
+    pub rows: &'a [Row<'a>],
+}
+
+/// New tokens of one sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    /// The sequence they are appended to.
+    pub sequence: SequenceId,
+    /// Token ids; at least one.
+    pub tokens: &'a [u32],
+    /// Which of their positions want logits.
+    pub wants: Wants,
+}
+
+/// Which of a row's positions want logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wants {
+    /// None: a prefill chunk that is not the last.
+    Nothing,
+    /// The last position's.
+    Last,
+    /// Every position's, in order.
+    All,
+}
+
+impl Wants {
+    /// Rows of logits for `tokens` new tokens.
+    pub fn rows(self, tokens: usize) -> usize {
+        match self {
+            Wants::Nothing => 0,
+            Wants::Last => 1,
+            Wants::All => tokens,
+        }
+    }
+}
+
+impl Batch<'_> {
+    /// New tokens in all rows together.
+    pub fn tokens(&self) -> usize {
+        self.rows.iter().map(|row| row.tokens.len()).sum()
+    }
+
+    /// Rows of logits in all rows together.
+    pub fn logit_rows(&self) -> usize {
+        self.rows.iter().map(|row| row.wants.rows(row.tokens.len())).sum()
+    }
+}
+
+/// Logits of one forward pass, in the order of the batch's rows. The caller keeps it between
+/// steps so that its memory is reused.
+#[derive(Debug, Default)]
+pub struct Logits {
+    values: Vec<f32>, // [rows, vocab]
+    vocab: usize,
+}
+
+impl Logits {
+    /// Empty; grows to what the largest batch wants.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes room for `rows` rows of `vocab` values and gives them to a backend to fill.
+    pub fn resize(&mut self, rows: usize, vocab: usize) -> &mut [f32] {
+        self.vocab = vocab;
+        self.values.resize(rows * vocab, 0.0);
+        &mut self.values
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.values.len().checked_div(self.vocab).unwrap_or(0)
+    }
+
+    /// Row `index` [vocab].
+    ///
+    /// # Panics
+    /// When there is no such row.
+    pub fn row(&self, index: usize) -> &[f32] {
+        &self.values[index * self.vocab..(index + 1) * self.vocab]
+    }
+
+    /// All rows side by side [rows, vocab].
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+}
