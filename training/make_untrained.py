@@ -74,8 +74,8 @@ def make(folder):
 
 
 def initial(name, shape, rng):
-    """A random tensor. Routing is decisive and every branch adds little to the residual, so that two
-    backends that round differently still write the same noise."""
+    """A random tensor. Embeddings are large, routing is decisive and every branch adds little to the
+    residual, so that two backends that round differently still write the same noise."""
     if name.endswith("A_log"):
         return mx.array(rng.uniform(0.0, 2.5, shape), dtype=mx.float32)
     if name.endswith("dt_bias"):
@@ -84,6 +84,8 @@ def initial(name, shape, rng):
         value = 1.0 + 0.1 * rng.standard_normal(shape)
     elif name.endswith("conv1d.weight"):
         value = 0.3 * rng.standard_normal(shape)
+    elif "embed_tokens" in name:
+        value = rng.standard_normal(shape)
     else:
         gain = 1.0
         if name.endswith("mlp.gate.weight"):
