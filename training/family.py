@@ -1,19 +1,19 @@
-"""What the seedling shares with every member of the family: special tokens, pre-tokeniser, shape."""
+"""What the seedling shares with its family: added tokens, pre-tokeniser, shape."""
 
 from pathlib import Path
 
 SEEDLING = Path(__file__).resolve().parents[1] / "models/seedling"
 VOCAB_SIZE = 4096
 
-# The family's pre-tokeniser: contractions, words with one leading sign, single digits, runs of signs
-# with their line ends, line ends, blanks.
+# The family's pre-tokeniser: contractions, words with one leading sign, single digits, runs of
+# signs with their line ends, line ends, blanks.
 PRE_TOKENISER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-# In the family's order, at the end of the vocabulary. The second value is the `special` flag: tokens
-# whose text belongs to a reply (thinking, tools, code infilling) are added tokens but not special.
+# In the family's order, at the end of the vocabulary. The second value is the `special` flag:
+# tokens whose text belongs to a reply (thinking, tools, code infilling) are added, not special.
 ADDED_TOKENS = (
     ("<|endoftext|>", True),
     ("<|im_start|>", True),

@@ -3,9 +3,10 @@
     python training/make_tokenizer.py            write both files
     python training/make_tokenizer.py --check    compare with the committed ones
 
-Byte-level BPE of 4,096 entries in the family's form. It is trained on the language reference and part
-of the standard library that come with CPython 3.11.7 (PSF-2.0 licence) and on the conversations
-written below (Apache-2.0, like this file). The text itself is not kept: CORPUS_SHA256 pins it.
+Byte-level BPE of 4,096 entries in the family's form. It is trained on the language reference and
+part of the standard library that come with CPython 3.11.7 (PSF-2.0 licence) and on the
+conversations written below (Apache-2.0, like this file). The text is not kept: CORPUS_SHA256 pins
+it.
 """
 
 import argparse
@@ -155,7 +156,7 @@ def trained(texts):
         [AddedToken(text, special=special, normalized=False) for text, special in ADDED_TOKENS]
     )
     if tokenizer.get_vocab_size() != VOCAB_SIZE:
-        sys.exit(f"{tokenizer.get_vocab_size()} entries, expected {VOCAB_SIZE}: more text is needed")
+        sys.exit(f"{tokenizer.get_vocab_size()} entries, not {VOCAB_SIZE}: more text is needed")
     return tokenizer
 
 

@@ -3,9 +3,10 @@
     python training/make_untrained.py            write config, weights and generation settings
     python training/make_untrained.py --check    compare with the committed ones, prove they load
 
-Weights come from numpy's seeded PCG64 and are quantised by mlx-lm as it quantises the family: 4 bits
-in groups of 64, routers and shared-expert gates 8 bits. --check also proves that config, tokenizer,
-template and weights fit together, by loading the folder as transformers and mlx-lm users do.
+Weights come from numpy's seeded PCG64 and are quantised by mlx-lm as it quantises the family:
+4 bits in groups of 64, routers and shared-expert gates 8 bits. --check also proves that config,
+tokenizer, template and weights fit together, by loading the folder as users of transformers and
+mlx-lm do.
 """
 
 import argparse
@@ -28,7 +29,12 @@ from family import added_token_id
 
 SEED = 20
 BYTES_MAX = 4 << 20  # of the whole folder: it is part of every clone and of the binary
-MADE = ("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json")
+MADE = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+)
 STOP_IDS = [added_token_id("<|im_end|>"), added_token_id("<|endoftext|>")]
 
 
@@ -74,8 +80,8 @@ def make(folder):
 
 
 def initial(name, shape, rng):
-    """A random tensor. Embeddings are large, routing is decisive and every branch adds little to the
-    residual, so that two backends that round differently still write the same noise."""
+    """A random tensor. Embeddings are large, routing is decisive and every branch adds little to
+    the residual, so that two backends that round differently still write the same noise."""
     if name.endswith("A_log"):
         return mx.array(rng.uniform(0.0, 2.5, shape), dtype=mx.float32)
     if name.endswith("dt_bias"):

@@ -1,11 +1,12 @@
-"""Writes mlx-lm's exact-math logits of a checkpoint: the file that `calla eval agree` compares with.
+"""Writes mlx-lm's exact-math logits of a checkpoint: the file that `calla eval agree` reads.
 
     python tests/parity/agree.py MODEL_DIR OUT.safetensors --tokens 64 --seed 0
     python tests/parity/agree.py MODEL_DIR OUT.safetensors --ids FILE
     python tests/parity/agree.py MODEL_DIR --load-only
 
-OUT holds `ids` [n] int32 and `logits` [n, vocab] float32, teacher forced, every parameter in float32.
-FILE is a .safetensors with `ids`, or a text file of ids apart by blanks, commas or brackets (JSON too).
+OUT holds `ids` [n] int32 and `logits` [n, vocab] float32, teacher forced, every parameter in
+float32. FILE is a .safetensors with `ids`, or a text file of ids apart by blanks, commas or
+brackets (JSON too).
 """
 
 import argparse
@@ -55,7 +56,8 @@ def load_only(folder, vocab):
     if logits.shape != (4, vocab) or not mx.isfinite(logits).all().item():
         sys.exit(f"{folder}: logits {logits.shape} for vocabulary {vocab}, or not all finite")
     seconds = time.monotonic() - began
-    print(f"{folder}: mlx-lm loads it ({size / 1e6:.1f} MB, {len(model.layers)} layers, {seconds:.1f} s)")
+    what = f"{size / 1e6:.1f} MB, {len(model.layers)} layers, {seconds:.1f} s"
+    print(f"{folder}: mlx-lm loads it ({what})")
 
 
 def chosen_ids(args, vocab):

@@ -25,7 +25,7 @@ def load_float32(folder):
     model, _ = load_model(Path(folder), get_model_classes=_float32_classes)
     for name, value in tree_flatten(model.parameters()):
         if value.dtype not in (mx.float32, mx.uint32):
-            raise ValueError(f"{folder}: {name} is {value.dtype}, expected float32 or packed uint32")
+            raise ValueError(f"{folder}: {name} is {value.dtype}, not float32 or packed uint32")
     return model
 
 

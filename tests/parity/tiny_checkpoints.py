@@ -2,14 +2,14 @@
 
     python tests/parity/tiny_checkpoints.py                 remake all of them in place
     python tests/parity/tiny_checkpoints.py --only dense    remake one
-    python tests/parity/tiny_checkpoints.py --check         remake aside and compare with the committed
+    python tests/parity/tiny_checkpoints.py --check         remake aside, compare with the committed
 
 Each folder holds config.json, the weights as mlx-lm would write them, and golden.safetensors:
 `ids` [n] int32 and `logits` [n, vocab] float32, teacher forced by mlx-lm with float32 parameters.
-Every checkpoint is there for one difference (see CHECKPOINTS), so that a failing test names its cause.
+Every checkpoint is there for one difference (see CHECKPOINTS): a failing test names its cause.
 
-Weights come from numpy's seeded PCG64 and are the same bytes on every run. Logits are compared within
-GOLDEN_TOLERANCE, since MLX may sum in another order on another CPU.
+Weights come from numpy's seeded PCG64 and are the same bytes on every run. Logits are compared
+within GOLDEN_TOLERANCE, since MLX may sum in another order on another CPU.
 """
 
 import argparse
@@ -257,7 +257,7 @@ def wrapper_config(spec):
 
 
 def quantised_weights(spec, config, rng):
-    """Random weights by tensor name, quantised by mlx-lm, and the config with its `quantization`."""
+    """Random weights by name, quantised by mlx-lm, and the config with its `quantization`."""
     module = importlib.import_module(f"mlx_lm.models.{spec.model_type}")
     # ModelArgs edits the dictionary it is given
     model = module.Model(module.ModelArgs.from_dict(copy.deepcopy(config)))
@@ -289,9 +289,10 @@ def quantised_weights(spec, config, rng):
 
 
 def initial(name, shape, tied, rng):
-    """A random tensor. The scales keep rounding from growing with depth: routing is decisive (a large
-    router gain), embeddings are large and every branch adds little to the residual. Relative noise
-    in all parameters comes out 6 to 22 times as large in the logits (small embeddings: 130 times)."""
+    """A random tensor. The scales keep rounding from growing with depth: routing is decisive (a
+    large router gain), embeddings are large, every branch adds little to the residual. Relative
+    noise in all parameters comes out 6 to 22 times as large in the logits (with small embeddings
+    up to 130 times)."""
     if name.endswith("A_log"):
         return mx.array(rng.uniform(0.0, 2.5, shape), dtype=mx.float32)
     if name.endswith("dt_bias"):
