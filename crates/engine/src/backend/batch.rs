@@ -1,4 +1,5 @@
 use super::SequenceId;
+use crate::Error;
 
 /// What one forward pass computes: a ragged batch, one row a sequence.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +42,45 @@ impl Wants {
 }
 
 impl Batch<'_> {
+    /// What every backend checks before it touches a sequence. `room` gives a sequence's tokens
+    /// so far and the tokens it may hold.
+    ///
+    /// # Errors
+    /// [`Error::Batch`] for a row without tokens, a sequence in two rows, a token outside the
+    /// vocabulary, a sequence beyond its context, and the row with which the batch exceeds
+    /// `tokens_max`; what `room` gives for an unknown sequence.
+    pub fn check(
+        &self,
+        vocab: usize,
+        tokens_max: usize,
+        room: impl Fn(SequenceId) -> Result<(usize, usize), Error>,
+    ) -> Result<(), Error> {
+        let mut tokens_total = 0;
+        for (index, row) in self.rows.iter().enumerate() {
+            let refuse = |problem: String| Err(Error::Batch { row: index, problem });
+            let (len, context) = room(row.sequence)?;
+            if row.tokens.is_empty() {
+                return refuse("no tokens".into());
+            }
+            if let Some(first) = self.rows[..index].iter().position(|r| r.sequence == row.sequence)
+            {
+                return refuse(format!("{:?} stands in row {first} already", row.sequence));
+            }
+            if let Some(token) = row.tokens.iter().find(|&&token| token as usize >= vocab) {
+                return refuse(format!("token {token}, the vocabulary ends at {}", vocab - 1));
+            }
+            let count = row.tokens.len();
+            if count > context.saturating_sub(len) {
+                return refuse(format!("{count} tokens after {len}, the context holds {context}"));
+            }
+            tokens_total += count;
+            if tokens_total > tokens_max {
+                return refuse(format!("{tokens_total} tokens, a batch takes {tokens_max}"));
+            }
+        }
+        Ok(())
+    }
+
     /// New tokens in all rows together.
     pub fn tokens(&self) -> usize {
         self.rows.iter().map(|row| row.tokens.len()).sum()

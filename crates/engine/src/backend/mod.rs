@@ -9,8 +9,11 @@
 //! run. A backend must not know why a sequence is opened or dropped.
 
 mod batch;
+pub mod reference;
+mod select;
 
 pub use batch::{Batch, Logits, Row, Wants};
+pub use select::{names, select};
 
 use crate::{Error, model::Shape};
 
@@ -70,7 +73,8 @@ pub trait Backend: Send {
     /// sequence grows.
     ///
     /// # Errors
-    /// When the memory for it cannot be had.
+    /// [`Error::Request`] when `context_tokens` is more than the model's `context_max`
+    /// ([`Shape::check_context`]), or no memory.
     fn open(&mut self, context_tokens: usize) -> Result<SequenceId, Error>;
 
     /// Gives the sequence's memory back.
@@ -115,11 +119,10 @@ pub trait Backend: Send {
     /// Appends each row's tokens to its sequence and computes the logits that the rows want.
     ///
     /// The result is a pure function of each sequence's tokens: batch mates, chunking and thread
-    /// count change no bit on reference and cpu. Once warm, this allocates nothing.
+    /// count change no bit on reference and cpu. Once warm, this allocates nothing (the reference
+    /// aside, which is there to be read).
     ///
     /// # Errors
-    /// [`Error::Batch`] for an empty or repeated row, a token outside the vocabulary, a sequence
-    /// beyond its context, or more than [`Backend::batch_tokens_max`] tokens: checked before any
-    /// sequence is touched.
+    /// Those of [`Batch::check`], before any sequence is touched.
     fn forward(&mut self, batch: &Batch<'_>, logits: &mut Logits) -> Result<(), Error>;
 }

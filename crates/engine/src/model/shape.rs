@@ -1,3 +1,5 @@
+use crate::Error;
+
 /// Every dimension of a model of the family, checked: values that no forward pass could run are
 /// refused when `config.json` is read ([`crate::checkpoint`]), so backends may rely on it.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,6 +89,20 @@ pub enum MlpShape {
 }
 
 impl Shape {
+    /// Refuses a sequence longer than the model was made for.
+    ///
+    /// # Errors
+    /// [`Error::Request`] when `tokens` is more than `context_max`.
+    pub fn check_context(&self, tokens: usize) -> Result<(), Error> {
+        if tokens <= self.context_max {
+            return Ok(());
+        }
+        Err(Error::Request {
+            field: "context_tokens",
+            problem: format!("{tokens}, the model takes at most {}", self.context_max),
+        })
+    }
+
     /// Number of layers.
     pub fn layers(&self) -> usize {
         self.mixers.len()

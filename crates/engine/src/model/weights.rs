@@ -81,6 +81,7 @@ pub struct Attention {
 
 /// A layer's feed-forward part.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "one a layer, all of the same variant")]
 pub enum Mlp {
     /// One SwiGLU.
     Dense(Swiglu),
