@@ -1,2 +1,40 @@
-//! Checkpoint folders: `config.json` to a [`crate::model::Shape`], safetensors to
-//! [`crate::model::Weights`].
+//! Checkpoint folders in MLX's quantised format: `config.json` becomes a [`Shape`] that cannot be
+//! wrong, safetensors become [`Weights`] by role. Files are mapped, never copied.
+//!
+//! Reading is strict. Every tensor is used or known to be of no use here; one that is missing,
+//! unknown, or not as the configuration says is an error that names it.
+
+mod config;
+mod safetensors;
+mod source;
+mod weights;
+
+pub use safetensors::{Dtype, Tensor, Tensors};
+pub use source::Source;
+
+use crate::{
+    Error,
+    model::{Shape, Weights},
+};
+
+/// A model read from a checkpoint: what a backend needs to run it.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    /// The dimensions.
+    pub shape: Shape,
+    /// The weights; matrices stay in the mapped files.
+    pub weights: Weights,
+}
+
+impl Checkpoint {
+    /// Reads and checks a whole checkpoint. Matrices are mapped, so this takes milliseconds.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Config`], [`Error::Format`] or [`Error::Tensor`], with the place.
+    pub fn open(source: &Source) -> Result<Self, Error> {
+        let config = config::read(source)?;
+        let tensors = Tensors::open(source)?;
+        let weights = weights::assign(&config, tensors)?;
+        Ok(Self { shape: config.shape, weights })
+    }
+}
