@@ -7,6 +7,8 @@
 mod config;
 mod safetensors;
 mod source;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 pub use safetensors::{Dtype, Tensor, Tensors};
