@@ -9,6 +9,7 @@
 //! run. A backend must not know why a sequence is opened or dropped.
 
 mod batch;
+pub mod cpu;
 pub mod reference;
 mod select;
 

@@ -1,0 +1,129 @@
+use std::{cell::UnsafeCell, ops::Range};
+
+use crate::backend::Precision;
+
+/// Inputs that share one activation scale, and the step of every inner loop.
+pub(super) const BLOCK: usize = 64;
+/// Finest granularity of the sums that weight biases are multiplied with.
+const SUM_FINEST: usize = 32;
+
+/// Inputs of quantised matrices, one row a token, in the form that the inner loops read.
+///
+/// Default precision: 16-bit integers. Each block of 64 inputs has one scale `max|x| / 32767`;
+/// inside a block the even inputs stand before the odd ones, which is how two nibbles of a
+/// byte come apart. Exact precision: the values as they are. Both keep sums of 32, 64 and 128
+/// inputs, the factors of the affine biases.
+///
+/// Memory is taken once; [`Activations::reset`] sets the shape of the next product.
+pub struct Activations {
+    precision: Precision,
+    inputs_max: usize,
+    rows_max: usize,
+    rows: usize,
+    inputs: usize,
+    quants: Table<i16>, // [rows, inputs], default precision
+    scales: Table<f32>, // [rows, inputs / 64], default precision
+    values: Table<f32>, // [rows, inputs], exact precision
+    sums: Table<f32>,   // [rows, inputs / 32 + inputs / 64 + inputs / 128]
+}
+
+impl Activations {
+    /// Room for `rows` rows of up to `inputs_max` inputs.
+    pub fn with_capacity(rows: usize, inputs_max: usize, precision: Precision) -> Self {
+        let exact = precision == Precision::Exact;
+        Self {
+            precision,
+            inputs_max,
+            rows_max: rows,
+            rows: 0,
+            inputs: 0,
+            quants: Table::new(if exact { 0 } else { rows * inputs_max }),
+            scales: Table::new(if exact { 0 } else { rows * inputs_max.div_ceil(BLOCK) }),
+            values: Table::new(if exact { rows * inputs_max } else { 0 }),
+            sums: Table::new(rows * sums_len(inputs_max)),
+        }
+    }
+
+    /// Sets the shape; rows hold nothing until they are prepared.
+    ///
+    /// # Panics
+    /// When the shape exceeds the capacity, or `inputs` is not a multiple of 64.
+    pub fn reset(&mut self, rows: usize, inputs: usize) {
+        assert!(rows <= self.rows_max, "{rows} rows, room for {}", self.rows_max);
+        assert!(inputs <= self.inputs_max, "{inputs} inputs, room for {}", self.inputs_max);
+        assert!(inputs.is_multiple_of(BLOCK), "{inputs} inputs, not a multiple of {BLOCK}");
+        self.rows = rows;
+        self.inputs = inputs;
+    }
+
+    /// Rows of the current shape.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs of the current shape.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// The form that rows are held in.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Quantised inputs of a row [inputs].
+    pub(super) fn quants(&self, row: usize) -> *mut i16 {
+        self.quants.at(row * self.inputs)
+    }
+
+    /// Block scales of a row [inputs / 64].
+    pub(super) fn scales(&self, row: usize) -> *mut f32 {
+        self.scales.at(row * (self.inputs / BLOCK))
+    }
+
+    /// Plain inputs of a row [inputs].
+    pub(super) fn values(&self, row: usize) -> *mut f32 {
+        self.values.at(row * self.inputs)
+    }
+
+    /// Sums of a row's inputs in runs of `group` [inputs / group].
+    pub(super) fn sums(&self, row: usize, group: usize) -> *mut f32 {
+        self.sums.at(row * sums_len(self.inputs) + sums_range(self.inputs, group).start)
+    }
+}
+
+/// Where the sums in runs of `group` stand in a row of sums.
+pub(super) fn sums_range(inputs: usize, group: usize) -> Range<usize> {
+    let start = match group {
+        SUM_FINEST => 0,
+        64 => inputs / 32,
+        _ => inputs / 32 + inputs / 64,
+    };
+    start..start + inputs / group
+}
+
+fn sums_len(inputs: usize) -> usize {
+    inputs / 32 + inputs / 64 + inputs / 128
+}
+
+/// Fixed memory that threads fill at disjoint places through a shared reference.
+struct Table<T> {
+    cells: Box<[UnsafeCell<T>]>,
+}
+
+// SAFETY: a table hands out raw pointers only; whoever writes through one promises (see
+// `Kernels::prepare`) that no other thread touches the same row meanwhile.
+unsafe impl<T: Send> Sync for Table<T> {}
+
+impl<T: Copy + Default> Table<T> {
+    fn new(len: usize) -> Self {
+        Self { cells: (0..len).map(|_| UnsafeCell::new(T::default())).collect() }
+    }
+
+    fn at(&self, index: usize) -> *mut T {
+        debug_assert!(index <= self.cells.len());
+        // A pointer derived from the whole slice may reach every cell behind it.
+        let base = self.cells.as_ptr().cast::<T>().cast_mut();
+        base.wrapping_add(index)
+    }
+}

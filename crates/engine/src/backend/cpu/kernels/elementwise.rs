@@ -1,0 +1,236 @@
+//! Norms, gates and other operations on vectors of f32.
+
+use super::simd::Simd;
+
+/// `x ← f(x, y)` in whole vectors, the rest in zero-padded copies.
+///
+/// # Safety
+/// The slices are equally long; the processor has the instruction set.
+#[inline(always)]
+unsafe fn map2<S: Simd>(x: &mut [f32], y: &[f32], f: impl Fn(S::Floats, S::Floats) -> S::Floats) {
+    debug_assert_eq!(x.len(), y.len());
+    let whole = x.len() - x.len() % S::LANES;
+    // SAFETY: whole vectors lie inside the slices; the rest goes through buffers of 16.
+    unsafe {
+        for at in (0..whole).step_by(S::LANES) {
+            let p = x.as_mut_ptr().add(at);
+            S::store(p, f(S::load(p), S::load(y.as_ptr().add(at))));
+        }
+        if whole < x.len() {
+            let (a, b) = (padded(&x[whole..]), padded(&y[whole..]));
+            let mut out = [0.0; 16];
+            S::store(out.as_mut_ptr(), f(S::load(a.as_ptr()), S::load(b.as_ptr())));
+            let rest = x.len() - whole;
+            x[whole..].copy_from_slice(&out[..rest]);
+        }
+    }
+}
+
+#[inline(always)]
+fn padded(rest: &[f32]) -> [f32; 16] {
+    let mut out = [0.0; 16];
+    out[..rest.len()].copy_from_slice(rest);
+    out
+}
+
+/// `Σ x·y` in one vector of partial sums.
+///
+/// # Safety
+/// The slices are equally long; the processor has the instruction set.
+#[inline(always)]
+pub(super) unsafe fn dot<S: Simd>(x: &[f32], y: &[f32]) -> f32 {
+    debug_assert_eq!(x.len(), y.len());
+    let whole = x.len() - x.len() % S::LANES;
+    // SAFETY: whole vectors lie inside the slices; the rest goes through buffers of 16.
+    unsafe {
+        let mut acc = S::splat(0.0);
+        for at in (0..whole).step_by(S::LANES) {
+            acc = S::fma(S::load(x.as_ptr().add(at)), S::load(y.as_ptr().add(at)), acc);
+        }
+        if whole < x.len() {
+            let (a, b) = (padded(&x[whole..]), padded(&y[whole..]));
+            acc = S::fma(S::load(a.as_ptr()), S::load(b.as_ptr()), acc);
+        }
+        S::sum(acc)
+    }
+}
+
+/// `x ← x · factor`
+///
+/// # Safety
+/// The processor has the instruction set.
+#[inline(always)]
+pub(super) unsafe fn scale<S: Simd>(x: &mut [f32], factor: f32) {
+    for x in x {
+        *x *= factor;
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn rms_norm<S: Simd>(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) {
+    // SAFETY: passed on from the caller, who checked the lengths.
+    unsafe {
+        let factor = 1.0 / (dot::<S>(x, x) / x.len() as f32 + eps).sqrt();
+        let factor = S::splat(factor);
+        out.copy_from_slice(x);
+        map2::<S>(out, gain, |x, gain| S::mul(S::mul(x, factor), gain));
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn l2_norm<S: Simd>(x: &mut [f32], eps: f32, factor: f32) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let factor = factor / (dot::<S>(x, x) + eps).sqrt();
+        scale::<S>(x, factor);
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn silu_mul<S: Simd>(gate: &mut [f32], up: &[f32]) {
+    // SAFETY: passed on from the caller, who checked the lengths.
+    unsafe { map2::<S>(gate, up, |gate, up| S::mul(silu::<S>(gate), up)) }
+}
+
+#[inline(always)]
+pub(super) unsafe fn mul_silu<S: Simd>(x: &mut [f32], gate: &[f32]) {
+    // SAFETY: passed on from the caller, who checked the lengths.
+    unsafe { map2::<S>(x, gate, |x, gate| S::mul(x, silu::<S>(gate))) }
+}
+
+#[inline(always)]
+pub(super) unsafe fn mul_sigmoid<S: Simd>(x: &mut [f32], gate: &[f32]) {
+    // SAFETY: passed on from the caller, who checked the lengths.
+    unsafe { map2::<S>(x, gate, |x, gate| S::mul(x, sigmoid::<S>(gate))) }
+}
+
+#[inline(always)]
+pub(super) unsafe fn add<S: Simd>(x: &mut [f32], y: &[f32]) {
+    // SAFETY: passed on from the caller, who checked the lengths.
+    unsafe { map2::<S>(x, y, |x, y| S::add(x, y)) }
+}
+
+#[inline(always)]
+pub(super) unsafe fn add_scaled<S: Simd>(x: &mut [f32], factor: f32, y: &[f32]) {
+    // SAFETY: passed on from the caller, who checked the lengths.
+    unsafe {
+        let factor = S::splat(factor);
+        map2::<S>(x, y, |x, y| S::fma(factor, y, x));
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn softmax<S: Simd>(x: &mut [f32]) {
+    let peak = x.iter().fold(f32::NEG_INFINITY, |m, &x| m.max(x));
+    // SAFETY: the processor has the instruction set; whole vectors lie inside the slice, the
+    // rest goes through buffers of 16.
+    unsafe {
+        let peak = S::splat(peak);
+        let whole = x.len() - x.len() % S::LANES;
+        let mut sum = S::splat(0.0);
+        for at in (0..whole).step_by(S::LANES) {
+            let p = x.as_mut_ptr().add(at);
+            let e = exp::<S>(S::sub(S::load(p), peak));
+            sum = S::add(sum, e);
+            S::store(p, e);
+        }
+        let mut total = S::sum(sum);
+        let rest = padded(&x[whole..]);
+        let mut out = [0.0; 16];
+        S::store(out.as_mut_ptr(), exp::<S>(S::sub(S::load(rest.as_ptr()), peak)));
+        for (x, e) in x[whole..].iter_mut().zip(out) {
+            *x = e;
+            total += e;
+        }
+        scale::<S>(x, 1.0 / total);
+    }
+}
+
+/// `out = silu(Σ_t weights[t] · inputs[t])`, taps in order.
+#[inline(always)]
+pub(super) unsafe fn conv_silu<S: Simd>(taps: &[(&[f32], &[f32])], out: &mut [f32]) {
+    // SAFETY: passed on from the caller, who checked that every slice is as long as `out`.
+    unsafe {
+        let mut at = 0;
+        while at < out.len() {
+            let n = S::LANES.min(out.len() - at);
+            let mut acc = S::splat(0.0);
+            for (weights, inputs) in taps {
+                let (w, x) = if n == S::LANES {
+                    (S::load(weights.as_ptr().add(at)), S::load(inputs.as_ptr().add(at)))
+                } else {
+                    let (w, x) = (padded(&weights[at..]), padded(&inputs[at..]));
+                    (S::load(w.as_ptr()), S::load(x.as_ptr()))
+                };
+                acc = S::fma(w, x, acc);
+            }
+            let mut lanes = [0.0; 16];
+            S::store(lanes.as_mut_ptr(), silu::<S>(acc));
+            out[at..at + n].copy_from_slice(&lanes[..n]);
+            at += n;
+        }
+    }
+}
+
+/// Turns pairs `(i, i + cos.len())` of a head by the given angles; further dimensions stay.
+#[inline(always)]
+pub(super) unsafe fn rope<S: Simd>(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (first, second) = head.split_at_mut(cos.len());
+    for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn store_f16<S: Simd>(x: &[f32], out: &mut [u16]) {
+    let whole = x.len() - x.len() % S::LANES;
+    // SAFETY: whole vectors lie inside the slices; the rest goes through buffers of 16.
+    unsafe {
+        for at in (0..whole).step_by(S::LANES) {
+            S::store_f16(out.as_mut_ptr().add(at), S::load(x.as_ptr().add(at)));
+        }
+        let mut rest = [0u16; 16];
+        S::store_f16(rest.as_mut_ptr(), S::load(padded(&x[whole..]).as_ptr()));
+        let n = x.len() - whole;
+        out[whole..].copy_from_slice(&rest[..n]);
+    }
+}
+
+/// `x · sigmoid(x)`
+#[inline(always)]
+unsafe fn silu<S: Simd>(x: S::Floats) -> S::Floats {
+    // SAFETY: passed on from the caller.
+    unsafe { S::mul(x, sigmoid::<S>(x)) }
+}
+
+/// `1 / (1 + e^-x)`
+#[inline(always)]
+unsafe fn sigmoid<S: Simd>(x: S::Floats) -> S::Floats {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let one = S::splat(1.0);
+        S::div(one, S::add(one, exp::<S>(S::sub(S::splat(0.0), x))))
+    }
+}
+
+/// e^x: x = n·ln 2 + r with |r| ≤ ln 2 / 2, e^r by its Taylor series to r^7 (error below 1e-8
+/// relative), times 2^n. Saturates outside ±87: e^-87 = 1.6e-38 stands for all below.
+#[inline(always)]
+pub(super) unsafe fn exp<S: Simd>(x: S::Floats) -> S::Floats {
+    // ln 2 in two parts: the first has trailing zeros, so n times it is exact.
+    const LN_2_HIGH: f32 = 0.693_359_4;
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    // SAFETY: passed on from the caller; n lies in -126..=126.
+    unsafe {
+        // NaN is the second operand's to give: it passes through.
+        let x = S::min(S::splat(87.0), S::max(S::splat(-87.0), x));
+        let n = S::round(S::mul(x, S::splat(std::f32::consts::LOG2_E)));
+        let r = S::fma(n, S::splat(-LN_2_HIGH), x);
+        let r = S::fma(n, S::splat(-LN_2_LOW), r);
+        let mut p = S::splat(1.0 / 5040.0);
+        for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+            p = S::fma(p, r, S::splat(c));
+        }
+        S::mul(p, S::pow2(n))
+    }
+}

@@ -1,0 +1,184 @@
+//! Makes the generic kernels into code of each instruction set.
+
+use std::ops::Range;
+
+#[cfg(target_arch = "x86_64")]
+use super::simd::avx2::Avx2;
+use super::{
+    Activations, AttendBlock, DeltaStep, Kernels, Running,
+    simd::{Simd, portable::Portable},
+};
+use crate::model::Linear;
+
+/// All tables, fastest first. Whoever hands one out asks `detected` before.
+pub(super) static ALL: &[&Kernels] = &[
+    #[cfg(target_arch = "x86_64")]
+    &avx2::KERNELS,
+    &portable::KERNELS,
+];
+
+/// One input row of a convolution's tap: weights and values.
+type Tap<'a> = (&'a [f32], &'a [f32]);
+
+/// Hands the list of operations to another macro, behind its own arguments.
+macro_rules! with_ops {
+    ($macro:ident, $($args:tt)*) => {
+        $macro! {
+            $($args)*
+            prepare(to: &Activations, row: usize, x: &[f32]);
+            matmul(w: &Linear, x: &Activations, rows: &[u32], outputs: Range<usize>, y: *mut f32, stride: usize);
+            dequantize_row(w: &Linear, row: usize, out: &mut [f32]);
+            rms_norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]);
+            l2_norm(x: &mut [f32], eps: f32, factor: f32);
+            silu_mul(gate: &mut [f32], up: &[f32]);
+            mul_silu(x: &mut [f32], gate: &[f32]);
+            mul_sigmoid(x: &mut [f32], gate: &[f32]);
+            add(x: &mut [f32], y: &[f32]);
+            add_scaled(x: &mut [f32], factor: f32, y: &[f32]);
+            softmax(x: &mut [f32]);
+            conv_silu(taps: &[Tap<'_>], out: &mut [f32]);
+            rope(head: &mut [f32], cos: &[f32], sin: &[f32]);
+            store_f16(x: &[f32], out: &mut [u16]);
+            delta_step(step: &DeltaStep<'_>, state: &mut [f32], out: &mut [f32]);
+            attend_f16(block: &AttendBlock<'_>, keys: &[u16], values: &[u16], running: &mut Running<'_>);
+            attend_f32(block: &AttendBlock<'_>, keys: &[f32], values: &[f32], running: &mut Running<'_>);
+        }
+    };
+}
+
+macro_rules! declare_ops {
+    (; $($name:ident($($arg:ident: $type:ty),*);)*) => {
+        /// # Safety
+        /// All functions: the processor has the instruction set, and what the generic kernel
+        /// of that name asks for.
+        pub(super) struct Ops {
+            $(pub(super) $name: unsafe fn($($type),*),)*
+        }
+    };
+}
+
+/// One table: each function has the features, and the generic kernel is inlined into it.
+macro_rules! instruction_set {
+    (
+        $module:ident, $simd:ty, $attribute:meta, $detected:expr;
+        $($name:ident($($arg:ident: $type:ty),*);)*
+    ) => {
+        mod $module {
+            use super::*;
+
+            pub(super) static KERNELS: Kernels = Kernels {
+                name: stringify!($module),
+                detected: || $detected,
+                ops: Ops { $($name),* },
+            };
+
+            $(
+                #[$attribute]
+                unsafe fn $name($($arg: $type),*) {
+                    // SAFETY: passed on from the caller.
+                    unsafe { generic::$name::<$simd>($($arg),*) }
+                }
+            )*
+        }
+    };
+}
+
+with_ops!(declare_ops, ;);
+with_ops!(instruction_set, portable, Portable, inline(never), true;);
+#[cfg(target_arch = "x86_64")]
+with_ops!(
+    instruction_set,
+    avx2,
+    Avx2,
+    target_feature(enable = "avx2,fma,f16c"),
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
+);
+
+/// The kernels under the names of the table, formats and precisions told apart.
+mod generic {
+    use super::*;
+    pub(super) use crate::backend::cpu::kernels::{delta_net::delta_step, elementwise::*};
+    use crate::backend::{
+        Precision,
+        cpu::kernels::{attention, matmul as int16, matmul_exact as exact},
+    };
+
+    /// Calls a kernel with the constants of a matrix's format.
+    macro_rules! by_format {
+        ($w:expr, $module:ident::$kernel:ident::<$simd:ident>($($arg:expr),*)) => {
+            match ($w.bits, $w.group) {
+                (4, 32) => $module::$kernel::<$simd, 4, 32>($($arg),*),
+                (4, 64) => $module::$kernel::<$simd, 4, 64>($($arg),*),
+                (4, 128) => $module::$kernel::<$simd, 4, 128>($($arg),*),
+                (8, 32) => $module::$kernel::<$simd, 8, 32>($($arg),*),
+                (8, 64) => $module::$kernel::<$simd, 8, 64>($($arg),*),
+                (8, 128) => $module::$kernel::<$simd, 8, 128>($($arg),*),
+                (bits, group) => panic!("{bits} bits in groups of {group} passed `supports`"),
+            }
+        };
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn prepare<S: Simd>(to: &Activations, row: usize, x: &[f32]) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match to.precision() {
+                Precision::Default => int16::prepare::<S>(to, row, x),
+                Precision::Exact => exact::prepare(to, row, x),
+            }
+            int16::prepare_sums::<S>(to, row, x);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn matmul<S: Simd>(
+        w: &Linear,
+        x: &Activations,
+        rows: &[u32],
+        outputs: Range<usize>,
+        y: *mut f32,
+        stride: usize,
+    ) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match x.precision() {
+                Precision::Default => {
+                    by_format!(w, int16::matmul::<S>(w, x, rows, outputs, y, stride));
+                }
+                Precision::Exact => {
+                    by_format!(w, exact::matmul::<S>(w, x, rows, outputs, y, stride));
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn dequantize_row<S: Simd>(w: &Linear, row: usize, out: &mut [f32]) {
+        // SAFETY: passed on from the caller.
+        unsafe { by_format!(w, exact::dequantize_row::<S>(w, row, out)) }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn attend_f16<S: Simd>(
+        block: &AttendBlock<'_>,
+        keys: &[u16],
+        values: &[u16],
+        running: &mut Running<'_>,
+    ) {
+        // SAFETY: passed on from the caller.
+        unsafe { attention::attend::<S, u16>(block, keys, values, running) }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn attend_f32<S: Simd>(
+        block: &AttendBlock<'_>,
+        keys: &[f32],
+        values: &[f32],
+        running: &mut Running<'_>,
+    ) {
+        // SAFETY: passed on from the caller.
+        unsafe { attention::attend::<S, f32>(block, keys, values, running) }
+    }
+}
