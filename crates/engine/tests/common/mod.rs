@@ -1,0 +1,92 @@
+//! What the test files share: the backends under test, random models, and ways to run them.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+
+pub mod random;
+
+use calla_engine::{
+    backend::{Backend, Batch, Logits, Row, SequenceId, Wants, reference::Reference},
+    model::{Shape, Weights},
+};
+
+/// A backend, in one way of setting it up, that must pass the whole suite.
+pub struct Candidate {
+    /// For messages.
+    pub name: &'static str,
+    /// Candidates with the same word here must give the same bits.
+    pub bits: &'static str,
+    /// How far logits may be from mlx-lm's in float32: norm of the difference over norm.
+    pub oracle_tolerance: f64,
+    pub start: fn(&Shape, &Weights) -> Box<dyn Backend>,
+}
+
+/// Every backend under test; one line adds one.
+pub const CANDIDATES: &[Candidate] = &[Candidate {
+    name: "reference",
+    bits: "reference",
+    oracle_tolerance: 1e-4,
+    start: |shape, weights| Box::new(Reference::new(shape.clone(), weights.clone())),
+}];
+
+/// Appends tokens to one sequence and gives the wanted rows of logits.
+pub fn step(
+    backend: &mut dyn Backend,
+    sequence: SequenceId,
+    tokens: &[u32],
+    wants: Wants,
+) -> Vec<f32> {
+    let mut logits = Logits::new();
+    let rows = [Row { sequence, tokens, wants }];
+    backend.forward(&Batch { rows: &rows }, &mut logits).expect("a good batch");
+    assert_eq!(logits.rows(), wants.rows(tokens.len()));
+    logits.values().to_vec()
+}
+
+/// Appends tokens in chunks and gives every token's logits [tokens, vocab].
+pub fn feed(
+    backend: &mut dyn Backend,
+    sequence: SequenceId,
+    tokens: &[u32],
+    chunk: usize,
+) -> Vec<f32> {
+    tokens.chunks(chunk).flat_map(|part| step(backend, sequence, part, Wants::All)).collect()
+}
+
+/// Logits [tokens, vocab] of a sequence opened for these tokens alone, in one pass.
+pub fn alone(backend: &mut dyn Backend, tokens: &[u32]) -> Vec<f32> {
+    let sequence = backend.open(tokens.len()).expect("memory for a short sequence");
+    let logits = feed(backend, sequence, tokens, tokens.len());
+    backend.close(sequence).expect("it is open");
+    logits
+}
+
+/// The token with the largest logit, the lower id on a tie.
+pub fn greedy(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (id, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = id;
+        }
+    }
+    best as u32
+}
+
+/// Fails unless both are the same bits, saying where they part.
+#[track_caller]
+pub fn assert_bits(what: &str, ours: &[f32], expected: &[f32]) {
+    assert_eq!(ours.len(), expected.len(), "{what}: lengths differ");
+    assert!(expected.iter().all(|value| value.is_finite()), "{what}: not finite");
+    let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits();
+    if let Some(at) = ours.iter().zip(expected).position(differs) {
+        panic!("{what}: value {at} is {}, expected {}", ours[at], expected[at]);
+    }
+}
+
+/// Norm of the difference over norm of `expected`.
+pub fn relative_error(ours: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(ours.len(), expected.len());
+    let square = |x: f64| x * x;
+    let difference: f64 =
+        ours.iter().zip(expected).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+    let norm: f64 = expected.iter().map(|b| square(f64::from(*b))).sum();
+    (difference / norm).sqrt()
+}
