@@ -82,6 +82,20 @@ pub enum Error {
         /// What is wrong and what is expected.
         problem: String,
     },
+    /// A field of [`crate::EngineConfig`] that cannot be honoured.
+    #[error("engine setting `{field}`: {problem}")]
+    Engine {
+        /// Name of the field.
+        field: &'static str,
+        /// What is wrong and what is expected.
+        problem: String,
+    },
+    /// The engine's thread panicked, which is a bug in it or in the backend.
+    #[error("the engine failed and must be restarted: {message}")]
+    Panicked {
+        /// What the panic said.
+        message: String,
+    },
     /// More requests wait than the engine accepts.
     #[error("{waiting} requests wait already: try again later")]
     QueueFull {

@@ -14,16 +14,16 @@
 //! kept by `cache`.
 
 pub mod backend;
-pub mod cache;
+mod cache;
 pub mod checkpoint;
 pub mod engine;
 mod error;
 pub mod model;
 pub mod request;
 pub mod sampler;
-pub mod scheduler;
+mod scheduler;
 
-pub use engine::{Engine, EngineConfig, EventStream};
+pub use engine::{Engine, EngineConfig, EventStream, Stats};
 pub use error::Error;
 pub use request::{Event, FinishReason, Limits, Request, Token, Usage};
 pub use sampler::Sampling;

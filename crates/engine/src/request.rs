@@ -80,13 +80,13 @@ pub enum FinishReason {
     Length,
     /// The context is full.
     ContextFull,
-    /// The caller went away.
+    /// The caller went away, or the engine was told to stop.
     Cancelled,
     /// [`Limits::deadline`] passed.
     Deadline,
-    /// The model gave a value that is not a number.
+    /// The model gave a logit that is infinite or not a number.
     NotANumber,
-    /// The backend failed.
+    /// The backend failed, or the engine did.
     Failed(std::sync::Arc<Error>),
 }
 

@@ -1,0 +1,241 @@
+//! The step loop: receive, retire, admit, schedule, forward, sample and emit.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Instant,
+};
+
+use tokio::sync::mpsc;
+
+use super::{EngineConfig, Job, shared::Shared};
+use crate::{
+    Error, Event, FinishReason, Usage,
+    backend::{Backend, Batch, Logits, Row},
+    sampler::Workspace,
+    scheduler::{Plan, Scheduler, Sequence},
+};
+
+/// What a handle asks of the loop.
+pub(super) enum Command {
+    /// Run this request.
+    Submit(Box<Job>),
+    /// Take no more; cancel what is left at `cancel_at`, or let everything end by itself.
+    Stop { cancel_at: Option<Instant> },
+}
+
+/// Owns the backend and every sequence; lives on the engine's thread.
+pub(super) struct StepLoop {
+    backend: Box<dyn Backend>,
+    intake: mpsc::UnboundedReceiver<Command>,
+    shared: Arc<Shared>,
+    scheduler: Scheduler,
+    context_tokens: usize,
+    cancel_at: Option<Instant>,
+    // Kept between steps so that a step allocates nothing.
+    plan: Plan,
+    rows: Vec<Row<'static>>,
+    logits: Logits,
+    workspace: Workspace,
+}
+
+impl StepLoop {
+    pub(super) fn new(
+        backend: Box<dyn Backend>,
+        intake: mpsc::UnboundedReceiver<Command>,
+        shared: Arc<Shared>,
+        config: &EngineConfig,
+        context_tokens: usize,
+    ) -> Self {
+        let chunk_tokens = config.prefill_chunk_tokens.min(backend.batch_tokens_max());
+        Self {
+            backend,
+            intake,
+            shared,
+            scheduler: Scheduler::new(chunk_tokens),
+            context_tokens,
+            cancel_at: None,
+            plan: Plan::default(),
+            rows: Vec::new(),
+            logits: Logits::new(),
+            workspace: Workspace::default(),
+        }
+    }
+
+    /// Runs until the last handle is gone, or a stop was asked for, and nothing is left to do.
+    pub(super) fn run(mut self) {
+        while self.receive() {
+            // After a panic nobody knows what state the backend is in: every request gets a clear
+            // end, and none is taken any more.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.step())) {
+                return self.fail_for_good(panic);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        self.retire();
+        self.admit();
+        self.scheduler.plan(&mut self.plan);
+        match self.forward() {
+            Ok(()) => self.sample_and_emit(),
+            Err(error) => self.fail_planned(error),
+        }
+    }
+
+    /// Takes in what was sent, and waits for it when there is nothing else to do. False: the end.
+    fn receive(&mut self) -> bool {
+        if self.scheduler.is_idle() {
+            match self.intake.blocking_recv() {
+                Some(command) => self.handle(command),
+                None => return false,
+            }
+        }
+        while let Ok(command) = self.intake.try_recv() {
+            self.handle(command);
+        }
+        true
+    }
+
+    fn handle(&mut self, command: Command) {
+        match command {
+            Command::Submit(job) => self.scheduler.enqueue(*job),
+            Command::Stop { cancel_at } => {
+                self.intake.close();
+                self.cancel_at = match (self.cancel_at, cancel_at) {
+                    (Some(known), Some(new)) => Some(known.min(new)),
+                    (known, new) => known.or(new),
+                };
+            }
+        }
+    }
+
+    /// Ends what is finished, has lost its caller, or is out of time; queued requests included.
+    fn retire(&mut self) {
+        let now = Instant::now();
+        let stopped = self.cancel_at.is_some_and(|cancel_at| now >= cancel_at);
+        let verdict = |job: &Job| {
+            if job.is_gone() || stopped {
+                Some(FinishReason::Cancelled)
+            } else {
+                job.is_late(now).then_some(FinishReason::Deadline)
+            }
+        };
+        while let Some((job, reason)) = self.scheduler.take_waiting(verdict) {
+            self.end_waiting(&job, reason);
+        }
+        while let Some((sequence, reason)) = self.scheduler.take_running(verdict) {
+            self.end(sequence, reason);
+        }
+    }
+
+    /// Opens sequences for the requests whose turn it is.
+    fn admit(&mut self) {
+        while let Some(job) = self.scheduler.next_to_admit() {
+            match self.backend.open(self.context_tokens) {
+                Ok(id) => {
+                    let sequence = Sequence::new(job, id);
+                    self.shared.prompt_tokens.fetch_add(sequence.prompt_tokens() as u64, Relaxed);
+                    self.scheduler.start(sequence);
+                }
+                Err(error) => self.end_waiting(&job, FinishReason::Failed(Arc::new(error))),
+            }
+        }
+        self.shared.running.store(self.scheduler.running().len(), Relaxed);
+        self.scheduler.announce_positions();
+    }
+
+    fn forward(&mut self) -> Result<(), Error> {
+        if self.plan.rows.is_empty() {
+            return Ok(());
+        }
+        let mut rows = recycle(std::mem::take(&mut self.rows));
+        rows.extend(self.plan.rows.iter().map(|planned| {
+            let sequence = &self.scheduler.running()[planned.slot];
+            let tokens = &sequence.pending()[..planned.tokens];
+            Row { sequence: sequence.id(), tokens, wants: planned.wants }
+        }));
+        let outcome = self.backend.forward(&Batch { rows: &rows }, &mut self.logits);
+        self.rows = recycle(rows);
+        outcome
+    }
+
+    fn sample_and_emit(&mut self) {
+        let mut logit_row = 0;
+        for planned in &self.plan.rows {
+            let sequence = &mut self.scheduler.running_mut()[planned.slot];
+            sequence.advance(planned.tokens);
+            let logit_rows = planned.wants.rows(planned.tokens);
+            if logit_rows > 0 {
+                let logits = self.logits.row(logit_row);
+                sequence.take_next(logits, &mut self.workspace, self.context_tokens);
+                logit_row += logit_rows;
+            }
+        }
+    }
+
+    /// A failed forward pass leaves its sequences good for nothing but to be closed.
+    fn fail_planned(&mut self, error: Error) {
+        let error = Arc::new(error);
+        for planned in &self.plan.rows {
+            let sequence = &mut self.scheduler.running_mut()[planned.slot];
+            sequence.finish(FinishReason::Failed(Arc::clone(&error)));
+        }
+    }
+
+    fn end(&mut self, sequence: Sequence, reason: FinishReason) {
+        if let Err(error) = self.backend.close(sequence.id()) {
+            tracing::error!(%error, "a sequence could not be closed");
+        }
+        let usage = sequence.usage(Instant::now());
+        self.shared.generated_tokens.fetch_add(usage.completion_tokens as u64, Relaxed);
+        self.shared.running.store(self.scheduler.running().len(), Relaxed);
+        self.send_end(sequence.job(), reason, usage);
+    }
+
+    fn end_waiting(&self, job: &Job, reason: FinishReason) {
+        let usage = Usage { prompt_tokens: job.request.prompt.len(), ..Usage::default() };
+        self.send_end(job, reason, usage);
+    }
+
+    fn send_end(&self, job: &Job, reason: FinishReason, usage: Usage) {
+        tracing::debug!(?reason, ?usage, waited = ?job.submitted.elapsed(), "request ended");
+        self.shared.finished.fetch_add(1, Relaxed);
+        // First the place, then the event: who has seen the end may submit again at once.
+        self.shared.give_back();
+        job.send(Event::End { reason, usage });
+    }
+
+    fn fail_for_good(mut self, panic: Box<dyn Any + Send>) {
+        let message = panic_message(&*panic);
+        tracing::error!(message, "the engine panicked and takes no more requests");
+        self.shared.fail(message.clone());
+        let error = Arc::new(Error::Panicked { message });
+        self.intake.close();
+        while let Some(command) = self.intake.blocking_recv() {
+            self.handle(command);
+        }
+        let reason = || FinishReason::Failed(Arc::clone(&error));
+        while let Some((sequence, _)) = self.scheduler.take_running(|_| Some(reason())) {
+            let usage = sequence.usage(Instant::now());
+            self.send_end(sequence.job(), reason(), usage);
+        }
+        while let Some((job, _)) = self.scheduler.take_waiting(|_| Some(reason())) {
+            self.end_waiting(&job, reason());
+        }
+        self.shared.running.store(0, Relaxed);
+    }
+}
+
+/// The vector's memory for rows of another lifetime: collecting in place keeps the allocation.
+fn recycle<'a>(mut rows: Vec<Row<'_>>) -> Vec<Row<'a>> {
+    rows.clear();
+    rows.into_iter().map(|_| unreachable!("the rows were cleared")).collect()
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
+}

@@ -1,0 +1,79 @@
+use std::cmp::Ordering;
+
+/// The largest logits of a row, in order, found without sorting the row.
+#[derive(Debug, Default)]
+pub(super) struct Ranking {
+    candidates: Vec<Candidate>,
+}
+
+/// A token and its logit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Candidate {
+    pub(super) id: u32,
+    pub(super) logit: f32,
+}
+
+impl Ranking {
+    /// The `count` largest logits, largest first, the lower id first on a tie. Fewer when the row
+    /// [vocab] is shorter; a logit of minus infinity never ranks.
+    ///
+    /// One pass with a growing floor: a candidate is dropped at once when `count` better ones are
+    /// known, so that for a small count nearly all logits cost one comparison.
+    pub(super) fn top(&mut self, logits: &[f32], count: usize) -> &[Candidate] {
+        self.candidates.clear();
+        let room = count.saturating_mul(2).max(64);
+        let mut floor = f32::NEG_INFINITY;
+        for (id, &logit) in (0_u32..).zip(logits) {
+            // An equal logit loses too: its id is higher than those seen before.
+            if logit <= floor {
+                continue;
+            }
+            self.candidates.push(Candidate { id, logit });
+            if self.candidates.len() == room {
+                floor = self.keep(count);
+            }
+        }
+        self.keep(count);
+        self.candidates.sort_unstable_by(best_first);
+        &self.candidates
+    }
+
+    /// Drops all but the best `count` candidates; gives the logit that the next one must exceed.
+    fn keep(&mut self, count: usize) -> f32 {
+        if let Some(last) = count.checked_sub(1)
+            && self.candidates.len() > count
+        {
+            self.candidates.select_nth_unstable_by(last, best_first);
+        }
+        self.candidates.truncate(count);
+        self.candidates.last().map_or(f32::INFINITY, |worst| worst.logit)
+    }
+}
+
+/// A total order, as no candidate is NaN.
+fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::tests::noise;
+
+    #[test]
+    fn the_top_equals_a_full_sort_at_every_count() {
+        let mut ranking = Ranking::default();
+        for seed in 0..8 {
+            // Rounded, so that ties are common.
+            let logits: Vec<f32> =
+                noise(seed, 500).iter().map(|x| (x * 4.0).round() / 4.0).collect();
+            let mut sorted: Vec<Candidate> =
+                (0..).zip(&logits).map(|(id, &logit)| Candidate { id, logit }).collect();
+            sorted.sort_by(|a, b| b.logit.partial_cmp(&a.logit).unwrap().then(a.id.cmp(&b.id)));
+            for count in [0, 1, 2, 20, 31, 32, 33, 64, 499, 500, 501] {
+                let expected = &sorted[..count.min(500)];
+                assert_eq!(ranking.top(&logits, count), expected, "seed {seed}, count {count}");
+            }
+        }
+    }
+}
