@@ -11,10 +11,9 @@
 mod batch;
 pub mod cpu;
 pub mod reference;
-mod select;
+pub mod select;
 
 pub use batch::{Batch, Logits, Row, Wants};
-pub use select::{names, select};
 
 use crate::{Error, model::Shape};
 

@@ -9,6 +9,7 @@ mod attention;
 mod delta_net;
 mod linear;
 mod mlp;
+mod moe;
 mod norm;
 
 pub use attention::{attend, head_gate, rope, split_gate};
@@ -16,7 +17,8 @@ pub use delta_net::{
     CHUNK_TOKENS, DeltaInputs, conv_silu, decay_log, delta_chunked, delta_recurrent, split_qkv,
 };
 pub use linear::{dot, expand_row, linear};
-pub use mlp::{expert, route, swiglu};
+pub use mlp::swiglu;
+pub use moe::{expert, route};
 pub use norm::{l2norm, rmsnorm};
 
 /// `x + y` in place.
