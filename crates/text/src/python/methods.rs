@@ -1,6 +1,6 @@
 //! The methods of Python's `str` and `dict` that chat templates call.
 
-use minijinja::value::{Kwargs, Value, ValueKind, from_args};
+use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind};
 
 use super::text::to_str;
@@ -78,7 +78,10 @@ fn call_dict(map: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
         }
         "items" => {
             let () = from_args(args)?;
-            let pair = |key: Value| Ok(Value::from(vec![key.clone(), map.get_item(&key)?]));
+            let pair = |key: Value| {
+                let item = map.get_item(&key)?;
+                Ok(Value::from(Tuple::from([key, item])))
+            };
             map.try_iter()?.map(pair).collect()
         }
         "copy" => {
@@ -214,7 +217,7 @@ fn partition(text: &str, args: &[Value], side: Side) -> Result<Value, Error> {
         Side::Right => text.rsplit_once(separator).map(|(a, b)| [a, separator, b]),
     };
     let unsplit = if side == Side::Left { [text, "", ""] } else { ["", "", text] };
-    Ok(list(parts.unwrap_or(unsplit)))
+    Ok(Value::from(Tuple::from(parts.unwrap_or(unsplit).map(Value::from))))
 }
 
 fn replace(text: &str, args: &[Value]) -> Result<Value, Error> {

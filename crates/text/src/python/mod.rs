@@ -26,7 +26,7 @@ pub(crate) fn install(env: &mut Environment<'static>) {
     env.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
     });
-    env.add_test("iterable", |value: &Value| value.is_undefined() || value.try_iter().is_ok());
+    env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     env.add_test("number", |value: &Value| {
         matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
     });
