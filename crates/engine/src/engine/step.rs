@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use super::{EngineConfig, Job, shared::Shared};
 use crate::{
     Error, Event, FinishReason, Usage,
-    backend::{Backend, Batch, Logits, Row},
+    backend::{Backend, Batch, Logits, Row, SequenceId},
+    cache::{Hit, PrefixCache},
     sampler::Workspace,
     scheduler::{Plan, Scheduler, Sequence},
 };
@@ -31,6 +32,7 @@ pub(super) struct StepLoop {
     intake: mpsc::UnboundedReceiver<Command>,
     shared: Arc<Shared>,
     scheduler: Scheduler,
+    cache: PrefixCache,
     context_tokens: usize,
     cancel_at: Option<Instant>,
     // Kept between steps so that a step allocates nothing.
@@ -49,8 +51,10 @@ impl StepLoop {
         context_tokens: usize,
     ) -> Self {
         let chunk_tokens = config.prefill_chunk_tokens.min(backend.batch_tokens_max());
+        let cache = PrefixCache::new(&*backend, config.cache_bytes);
         Self {
             backend,
+            cache,
             intake,
             shared,
             scheduler: Scheduler::new(chunk_tokens),
@@ -72,6 +76,7 @@ impl StepLoop {
                 return self.fail_for_good(panic);
             }
         }
+        self.cache.clear(&mut *self.backend);
     }
 
     fn step(&mut self) {
@@ -82,6 +87,7 @@ impl StepLoop {
             Ok(()) => self.sample_and_emit(),
             Err(error) => self.fail_planned(error),
         }
+        self.publish();
     }
 
     /// Takes in what was sent, and waits for it when there is nothing else to do. False: the end.
@@ -133,17 +139,38 @@ impl StepLoop {
     /// Opens sequences for the requests whose turn it is.
     fn admit(&mut self) {
         while let Some(job) = self.scheduler.next_to_admit() {
-            match self.backend.open(self.context_tokens) {
-                Ok(id) => {
-                    let sequence = Sequence::new(job, id);
-                    self.shared.prompt_tokens.fetch_add(sequence.prompt_tokens() as u64, Relaxed);
+            match self.open(&job.request.prompt) {
+                Ok((id, hit)) => {
+                    let sequence = Sequence::new(job, id, hit, self.cache.is_on());
+                    let usage = sequence.usage(Instant::now());
+                    self.shared.prompt_tokens.fetch_add(usage.prompt_tokens as u64, Relaxed);
+                    self.shared.cached_tokens.fetch_add(usage.cached_tokens as u64, Relaxed);
                     self.scheduler.start(sequence);
                 }
                 Err(error) => self.end_waiting(&job, FinishReason::Failed(Arc::new(error))),
             }
         }
-        self.shared.running.store(self.scheduler.running().len(), Relaxed);
+        self.publish();
         self.scheduler.announce_positions();
+    }
+
+    /// A sequence that holds as much of the prompt as the cache can give. What is kept makes room
+    /// when the backend has none left.
+    fn open(&mut self, prompt: &[u32]) -> Result<(SequenceId, Option<Hit>), Error> {
+        loop {
+            let hit = self.cache.lookup(prompt);
+            let opened = match hit {
+                Some(hit) => self.backend.restore(hit.snapshot),
+                None => self.backend.open(self.context_tokens),
+            };
+            match opened {
+                Ok(id) => return Ok((id, hit)),
+                Err(error) if self.cache.evict_one(&mut *self.backend) => {
+                    tracing::warn!(%error, "dropped a kept state to make room for a sequence");
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     fn forward(&mut self) -> Result<(), Error> {
@@ -166,6 +193,9 @@ impl StepLoop {
         for planned in &self.plan.rows {
             let sequence = &mut self.scheduler.running_mut()[planned.slot];
             sequence.advance(planned.tokens);
+            if sequence.reached_place() {
+                keep(&mut self.cache, &mut *self.backend, sequence);
+            }
             let logit_rows = planned.wants.rows(planned.tokens);
             if logit_rows > 0 {
                 let logits = self.logits.row(logit_row);
@@ -184,14 +214,29 @@ impl StepLoop {
         }
     }
 
-    fn end(&mut self, sequence: Sequence, reason: FinishReason) {
+    fn end(&mut self, mut sequence: Sequence, reason: FinishReason) {
+        if sequence.ends_well(&reason) {
+            keep(&mut self.cache, &mut *self.backend, &mut sequence);
+        } else if matches!(reason, FinishReason::NotANumber) {
+            // Nobody knows where it went wrong.
+            for &entry in sequence.kept() {
+                self.cache.remove(&mut *self.backend, entry);
+            }
+        }
         if let Err(error) = self.backend.close(sequence.id()) {
             tracing::error!(%error, "a sequence could not be closed");
         }
         let usage = sequence.usage(Instant::now());
         self.shared.generated_tokens.fetch_add(usage.completion_tokens as u64, Relaxed);
-        self.shared.running.store(self.scheduler.running().len(), Relaxed);
+        self.publish();
         self.send_end(sequence.job(), reason, usage);
+    }
+
+    /// Shows what there is right now to [`super::Engine::stats`].
+    fn publish(&self) {
+        self.shared.running.store(self.scheduler.running().len(), Relaxed);
+        self.shared.cache_entries.store(self.cache.len(), Relaxed);
+        self.shared.cache_bytes.store(self.cache.bytes(), Relaxed);
     }
 
     fn end_waiting(&self, job: &Job, reason: FinishReason) {
@@ -225,6 +270,16 @@ impl StepLoop {
             self.end_waiting(&job, reason());
         }
         self.shared.running.store(0, Relaxed);
+    }
+}
+
+/// Keeps the state that the sequence is in for later prompts.
+fn keep(cache: &mut PrefixCache, backend: &mut dyn Backend, sequence: &mut Sequence) {
+    if cache.is_on() {
+        let (tokens, ancestor) = (sequence.computed_tokens(), sequence.ancestor());
+        if let Some(entry) = cache.keep(backend, sequence.id(), tokens, ancestor) {
+            sequence.note_kept(entry);
+        }
     }
 }
 

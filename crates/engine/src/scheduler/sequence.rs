@@ -3,6 +3,7 @@ use std::time::Instant;
 use crate::{
     Event, FinishReason, Usage,
     backend::SequenceId,
+    cache::{EntryId, Hit},
     engine::Job,
     sampler::{Sampler, Workspace},
 };
@@ -20,6 +21,9 @@ pub(crate) struct Sequence {
     prompt_tokens: usize,
     computed: usize,
     cached: usize,
+    places: Vec<usize>, // lengths at which the state is worth keeping, last one first
+    ancestor: Option<EntryId>, // the cache entry that the state came by last
+    kept: Vec<EntryId>, // entries made from this sequence
     sampler: Sampler,
     finished: Option<FinishReason>,
     admitted: Instant,
@@ -27,15 +31,24 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// A request whose sequence has just been opened.
-    pub(crate) fn new(mut job: Job, id: SequenceId) -> Self {
+    /// A request whose sequence has just been opened, or restored from `hit`. `keeps`: some of its
+    /// states may be kept for later prompts.
+    pub(crate) fn new(mut job: Job, id: SequenceId, hit: Option<Hit>, keeps: bool) -> Self {
         let tokens = std::mem::take(&mut job.request.prompt);
+        let cached = hit.map_or(0, |hit| hit.tokens);
+        let places = match keeps {
+            true => places(&job.request.snapshot_at, tokens.len(), cached),
+            false => Vec::new(),
+        };
         Self {
             id,
             prompt_tokens: tokens.len(),
             tokens,
-            computed: 0,
-            cached: 0,
+            computed: cached,
+            cached,
+            places,
+            ancestor: hit.map(|hit| hit.entry),
+            kept: Vec::new(),
             sampler: Sampler::new(job.request.sampling.clone(), job.request.logprobs),
             finished: None,
             admitted: Instant::now(),
@@ -52,10 +65,6 @@ impl Sequence {
         &self.job
     }
 
-    pub(crate) fn prompt_tokens(&self) -> usize {
-        self.prompt_tokens
-    }
-
     /// Known tokens that are not in the state yet.
     pub(crate) fn pending(&self) -> &[u32] {
         &self.tokens[self.computed..]
@@ -66,9 +75,48 @@ impl Sequence {
         self.computed < self.prompt_tokens
     }
 
-    /// How many pending tokens go into the next step, at most `room`; none once finished.
+    /// How many pending tokens go into the next step, at most `room`; none once finished. A chunk
+    /// ends at each place that is worth keeping.
     pub(crate) fn next_chunk_tokens(&self, room: usize) -> usize {
-        if self.finished.is_some() { 0 } else { self.pending().len().min(room) }
+        if self.finished.is_some() {
+            return 0;
+        }
+        let to_place = self.places.last().map_or(usize::MAX, |place| place - self.computed);
+        self.pending().len().min(room).min(to_place)
+    }
+
+    /// The history that is in the state.
+    pub(crate) fn computed_tokens(&self) -> &[u32] {
+        &self.tokens[..self.computed]
+    }
+
+    /// The state has just reached a place that is worth keeping; true once for each.
+    pub(crate) fn reached_place(&mut self) -> bool {
+        self.places.pop_if(|place| *place == self.computed).is_some()
+    }
+
+    /// The state at the end is worth keeping: it was computed without fault, and the caller counts
+    /// every token in it.
+    pub(crate) fn ends_well(&self, reason: &FinishReason) -> bool {
+        let sound = !matches!(reason, FinishReason::Failed(_) | FinishReason::NotANumber);
+        let fed = self.computed.saturating_sub(self.prompt_tokens);
+        sound && self.computed > 0 && fed <= self.job.tokens_kept()
+    }
+
+    /// The cache entry that the state came by last: shares memory with this sequence.
+    pub(crate) fn ancestor(&self) -> Option<EntryId> {
+        self.ancestor
+    }
+
+    /// Notes that the state, as it is now, has become a cache entry.
+    pub(crate) fn note_kept(&mut self, entry: EntryId) {
+        self.ancestor = Some(entry);
+        self.kept.push(entry);
+    }
+
+    /// Cache entries made from this sequence.
+    pub(crate) fn kept(&self) -> &[EntryId] {
+        &self.kept
     }
 
     /// Why the sequence has come to its own end, when it has.
@@ -136,4 +184,16 @@ impl Sequence {
             decode: now - prefilled,
         }
     }
+}
+
+/// The caller's places and one of the engine's own, ahead of `cached`, last one first. The
+/// engine's is one token before the prompt's end, so that the same prompt again is a hit; the
+/// end itself would serve no more than that.
+fn places(asked: &[usize], prompt_tokens: usize, cached: usize) -> Vec<usize> {
+    let own = prompt_tokens - 1;
+    let asked = asked.iter().map(|&place| place.min(own));
+    let mut places: Vec<usize> = asked.chain([own]).filter(|&place| place > cached).collect();
+    places.sort_unstable_by(|a, b| b.cmp(a));
+    places.dedup();
+    places
 }

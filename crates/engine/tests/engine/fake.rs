@@ -3,7 +3,7 @@
 //! leak or a wrong call shows.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Condvar, Mutex, MutexGuard},
     time::Duration,
 };
@@ -35,8 +35,8 @@ pub(crate) struct Probe(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Default)]
 pub(crate) struct State {
-    pub(crate) open: BTreeMap<SequenceId, Vec<u32>>,
-    pub(crate) snapshots: BTreeMap<SnapshotId, Vec<u32>>,
+    pub(crate) open: BTreeMap<SequenceId, History>,
+    pub(crate) snapshots: BTreeMap<SnapshotId, History>,
     /// Tokens of each forward pass so far.
     pub(crate) forwards: Vec<usize>,
     pub(crate) snapshots_taken: usize,
@@ -46,6 +46,13 @@ pub(crate) struct State {
     pub(crate) dropped: bool,
     next_handle: u64,
     steps_allowed: Option<usize>,
+}
+
+/// A sequence or a snapshot: its tokens, and the names of the pages that hold them.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct History {
+    tokens: Vec<u32>,
+    pages: Vec<u64>,
 }
 
 impl Probe {
@@ -73,6 +80,14 @@ impl Probe {
 
     pub(crate) fn tokens_computed(&self) -> usize {
         self.state().forwards.iter().sum()
+    }
+
+    /// Bytes that all snapshots take, pages that several share counted once.
+    pub(crate) fn snapshot_bytes(&self) -> usize {
+        let state = self.state();
+        let pages: BTreeSet<u64> =
+            state.snapshots.values().flat_map(|one| one.pages.iter().copied()).collect();
+        state.snapshots.len() * STATE_BYTES + pages.len() * PAGE_BYTES
     }
 
     fn wait_for_permit(&self) {
@@ -113,13 +128,22 @@ impl State {
         self.next_handle
     }
 
-    fn insert(&mut self, tokens: Vec<u32>) -> SequenceId {
+    fn insert(&mut self, history: History) -> SequenceId {
         let id = SequenceId(self.handle());
-        self.open.insert(id, tokens);
+        self.open.insert(id, history);
         id
     }
 
-    fn history(&self, id: SequenceId) -> Result<&Vec<u32>, Error> {
+    /// Full pages are shared, one that still grows is copied.
+    fn copy(&mut self, mut history: History) -> History {
+        if !history.tokens.len().is_multiple_of(PAGE_TOKENS) {
+            history.pages.pop();
+            history.pages.push(self.handle());
+        }
+        history
+    }
+
+    fn history(&self, id: SequenceId) -> Result<&History, Error> {
         self.open.get(&id).ok_or(Error::UnknownSequence(id))
     }
 }
@@ -139,7 +163,7 @@ impl Backend for Fake {
 
     fn open(&mut self, context_tokens: usize) -> Result<SequenceId, Error> {
         assert!(context_tokens <= CONTEXT_MAX);
-        Ok(self.probe.state().insert(Vec::new()))
+        Ok(self.probe.state().insert(History::default()))
     }
 
     fn close(&mut self, sequence: SequenceId) -> Result<(), Error> {
@@ -149,28 +173,31 @@ impl Backend for Fake {
 
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, Error> {
         let mut state = self.probe.state();
-        let tokens = state.history(sequence)?.clone();
-        Ok(state.insert(tokens))
+        let history = state.history(sequence)?.clone();
+        let copy = state.copy(history);
+        Ok(state.insert(copy))
     }
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, Error> {
         let mut state = self.probe.state();
-        let tokens = state.history(sequence)?.clone();
+        let history = state.history(sequence)?.clone();
         if state.snapshots_max.is_some_and(|max| state.snapshots.len() >= max) {
             return Err(Error::Engine { field: "fake", problem: "no memory".to_owned() });
         }
         let id = SnapshotId(state.handle());
-        state.snapshots.insert(id, tokens);
+        let copy = state.copy(history);
+        state.snapshots.insert(id, copy);
         state.snapshots_taken += 1;
         Ok(id)
     }
 
     fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, Error> {
         let mut state = self.probe.state();
-        let tokens = state.snapshots.get(&snapshot).ok_or(Error::UnknownSnapshot(snapshot))?;
-        let tokens = tokens.clone();
+        let history = state.snapshots.get(&snapshot).ok_or(Error::UnknownSnapshot(snapshot))?;
+        let history = history.clone();
+        let copy = state.copy(history);
         state.restores += 1;
-        Ok(state.insert(tokens))
+        Ok(state.insert(copy))
     }
 
     fn release(&mut self, snapshot: SnapshotId) -> Result<(), Error> {
@@ -179,7 +206,7 @@ impl Backend for Fake {
     }
 
     fn len(&self, sequence: SequenceId) -> Result<usize, Error> {
-        self.probe.state().history(sequence).map(Vec::len)
+        self.probe.state().history(sequence).map(|history| history.tokens.len())
     }
 
     fn bytes_for(&self, tokens: usize) -> SequenceBytes {
@@ -194,12 +221,17 @@ impl Backend for Fake {
         let values = logits.resize(batch.logit_rows(), VOCAB);
         let mut rows = values.chunks_exact_mut(VOCAB);
         for (index, row) in batch.rows.iter().enumerate() {
-            let history =
-                state.open.get_mut(&row.sequence).ok_or(Error::UnknownSequence(row.sequence))?;
+            let mut history =
+                state.open.remove(&row.sequence).ok_or(Error::UnknownSequence(row.sequence))?;
             assert!(!row.tokens.is_empty());
             assert!(row.tokens.iter().all(|&token| (token as usize) < VOCAB));
-            history.extend_from_slice(row.tokens);
-            assert!(history.len() <= CONTEXT_MAX);
+            history.tokens.extend_from_slice(row.tokens);
+            assert!(history.tokens.len() <= CONTEXT_MAX);
+            while history.pages.len() < history.tokens.len().div_ceil(PAGE_TOKENS) {
+                history.pages.push(state.handle());
+            }
+            let tokens = history.tokens.clone();
+            state.open.insert(row.sequence, history);
             if row.tokens.contains(&FAILS) {
                 return Err(Error::Batch { row: index, problem: "asked to fail".to_owned() });
             }
@@ -208,10 +240,9 @@ impl Backend for Fake {
                 panic!("asked to panic");
             }
             let wanted = row.wants.rows(row.tokens.len());
-            let first = history.len() - wanted;
-            for end in first + 1..=history.len() {
+            for end in tokens.len() - wanted + 1..=tokens.len() {
                 let out = rows.next().expect("the batch counted its rows");
-                model(&history[..end], out);
+                model(&tokens[..end], out);
             }
         }
         Ok(())

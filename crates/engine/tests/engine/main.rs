@@ -1,6 +1,8 @@
 //! The engine from outside: requests in, events out.
 
+mod cached;
 mod control;
 mod fake;
 mod generate;
 mod harness;
+mod soak;
