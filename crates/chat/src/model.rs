@@ -1,0 +1,230 @@
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use calla_engine::{Engine, Limits, Request, checkpoint::Source, model::Shape};
+use calla_text::{ChatTemplate, Detokenizer, OutputParser, RenderInput, StopStrings, Tokenizer};
+use serde_json::{Map, Value};
+
+use crate::{
+    ChatError, ChatRequest, ChatStream, CompletionRequest, GenerationOptions, Message, Prompt,
+    SamplingDefaults, SamplingOverrides,
+    files::TextFiles,
+    message,
+    places::Places,
+    stream::{Decoder, Output},
+};
+
+/// A loaded checkpoint ready to talk. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct Model {
+    inner: Arc<Inner>,
+}
+
+/// What a model can be told when it is made.
+#[derive(Debug, Clone, Default)]
+pub struct ModelOptions {
+    /// The name that clients see.
+    pub name: String,
+    /// Sampling values that win over the publisher's, and lose against a request's.
+    pub sampling: SamplingOverrides,
+}
+
+struct Inner {
+    name: String,
+    loaded_unix_s: u64,
+    engine: Engine,
+    tokenizer: Arc<Tokenizer>,
+    template: ChatTemplate,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    stop_ids: Vec<u32>,
+    sampling: SamplingDefaults,
+    places: Places,
+    thinks_by_default: bool,
+}
+
+impl Model {
+    /// Reads what text needs from the checkpoint (tokenizer.json, the chat template,
+    /// generation_config.json) and joins it with the engine that runs the checkpoint's weights.
+    ///
+    /// # Errors
+    /// [`ChatError::MissingFile`], [`ChatError::BadFile`], [`ChatError::Text`],
+    /// [`ChatError::Engine`]: a file is missing or cannot be used.
+    pub fn load(
+        source: &Source,
+        shape: &Shape,
+        engine: Engine,
+        options: ModelOptions,
+    ) -> Result<Self, ChatError> {
+        let files = TextFiles::read(source)?;
+        let tokenizer = files.tokenizer()?;
+        let mut inner = Inner {
+            name: options.name,
+            loaded_unix_s: unix_time_s(),
+            engine,
+            template: files.template()?,
+            bos_token: files.special_token("bos_token"),
+            eos_token: files.special_token("eos_token"),
+            stop_ids: stop_ids(&tokenizer, &shape.eos, &files.eos_ids()?),
+            sampling: SamplingDefaults::new(
+                shape,
+                options.sampling,
+                files.generation_config.as_ref(),
+            ),
+            places: Places::new(&tokenizer)?,
+            thinks_by_default: false,
+            tokenizer: Arc::new(tokenizer),
+        };
+        // The template alone knows; a question without a word about thinking asks it. It also
+        // proves at load time that the template renders at all.
+        let prompt = inner.render(&ChatRequest {
+            messages: vec![Message::user("Hello")],
+            ..ChatRequest::default()
+        })?;
+        inner.thinks_by_default = OutputParser::new(&prompt, &[]).in_reasoning();
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Starts the answer to a conversation: a request's whole way, steps 2 to 8.
+    ///
+    /// # Errors
+    /// [`ChatError::Request`] for a conversation without messages, [`ChatError::Text`] when the
+    /// template refuses it, [`ChatError::Engine`] when the engine refuses the request.
+    pub fn chat(&self, request: ChatRequest) -> Result<ChatStream, ChatError> {
+        let Inner { tokenizer, engine, sampling, places, stop_ids, .. } = &*self.inner;
+        let ChatRequest { tools, single_tool_call, options, .. } = &request;
+
+        // 2. chat template
+        let prompt_text = self.inner.render(&request)?;
+        // 3. token ids
+        let prompt = tokenizer.encode(&prompt_text)?;
+        let prompt_tokens = prompt.len();
+
+        // The end of the prompt says whether the answer starts inside its reasoning.
+        let parser = OutputParser::new(&prompt_text, tools);
+        // 4. scheduler  5. model  6. kernels  7. sampler
+        let events = engine.submit(Request {
+            snapshot_at: places.of(&prompt),
+            sampling: sampling.resolve(&options.sampling, parser.in_reasoning()),
+            stop_ids: stop_ids.clone(),
+            limits: limits(options),
+            logprobs: options.logprobs,
+            prompt,
+        })?;
+        // 8. detokeniser, reasoning and tool-call parser, stop strings
+        let output = Output::Parsed { parser, single_tool_call: *single_tool_call };
+        Ok(ChatStream::new(events, prompt_tokens, self.decoder(output, options)))
+    }
+
+    /// Starts the continuation of a text or of token ids. No template and no parser: what the
+    /// model writes is content as it comes.
+    ///
+    /// # Errors
+    /// [`ChatError::Text`] and [`ChatError::Engine`].
+    pub fn complete(&self, request: CompletionRequest) -> Result<ChatStream, ChatError> {
+        let Inner { tokenizer, engine, sampling, stop_ids, .. } = &*self.inner;
+        let CompletionRequest { prompt, options } = request;
+        let prompt = match prompt {
+            Prompt::Text(text) => tokenizer.encode(&text)?,
+            Prompt::Tokens(ids) => ids,
+        };
+        let prompt_tokens = prompt.len();
+        let events = engine.submit(Request {
+            snapshot_at: Vec::new(),
+            sampling: sampling.resolve(&options.sampling, false),
+            stop_ids: stop_ids.clone(),
+            limits: limits(&options),
+            logprobs: options.logprobs,
+            prompt,
+        })?;
+        Ok(ChatStream::new(events, prompt_tokens, self.decoder(Output::Raw, &options)))
+    }
+
+    /// The name that clients see.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// When it was loaded, in seconds since 1970.
+    pub fn loaded_unix_s(&self) -> u64 {
+        self.inner.loaded_unix_s
+    }
+
+    /// Tokens that a conversation may have, prompt and answer together.
+    pub fn context_tokens(&self) -> usize {
+        self.inner.engine.context_tokens()
+    }
+
+    /// Whether it thinks when a request does not say.
+    pub fn thinks_by_default(&self) -> bool {
+        self.inner.thinks_by_default
+    }
+
+    /// Where sampling values come from that a request leaves out.
+    pub fn sampling_defaults(&self) -> &SamplingDefaults {
+        &self.inner.sampling
+    }
+
+    /// Tokens that end an answer.
+    pub fn stop_ids(&self) -> &[u32] {
+        &self.inner.stop_ids
+    }
+
+    /// Words to tokens and back.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.inner.tokenizer
+    }
+
+    /// The engine that runs it.
+    pub fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+
+    fn decoder(&self, output: Output, options: &GenerationOptions) -> Decoder {
+        let detokenizer = Detokenizer::new(Arc::clone(&self.inner.tokenizer));
+        let stops = StopStrings::new(&options.stop);
+        Decoder::new(Arc::clone(&self.inner.tokenizer), detokenizer, output, stops)
+    }
+}
+
+impl Inner {
+    /// Step 2.
+    fn render(&self, request: &ChatRequest) -> Result<String, ChatError> {
+        if request.messages.is_empty() {
+            let problem = "must hold at least one message".to_owned();
+            return Err(ChatError::Request { field: "messages", problem });
+        }
+        let messages = message::for_template(&request.messages);
+        let mut extra: Map<String, Value> = request.template_kwargs.clone();
+        if let Some(thinking) = request.thinking {
+            extra.insert("enable_thinking".to_owned(), Value::Bool(thinking));
+        }
+        let input = RenderInput {
+            messages: &messages,
+            tools: &request.tools,
+            add_generation_prompt: true,
+            extra: &extra,
+            bos_token: self.bos_token.as_deref(),
+            eos_token: self.eos_token.as_deref(),
+        };
+        Ok(self.template.render(&input)?)
+    }
+}
+
+/// ChatML's two ends, which checkpoints of the family do not always list, and the checkpoint's own.
+fn stop_ids(tokenizer: &Tokenizer, config: &[u32], generation_config: &[u32]) -> Vec<u32> {
+    let chat_ml = ["<|im_end|>", "<|endoftext|>"].into_iter().filter_map(|name| tokenizer.id(name));
+    let all = chat_ml.chain(config.iter().copied()).chain(generation_config.iter().copied());
+    all.collect::<BTreeSet<u32>>().into_iter().collect()
+}
+
+fn limits(options: &GenerationOptions) -> Limits {
+    Limits { tokens_max: options.tokens_max, deadline: options.deadline }
+}
+
+fn unix_time_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}
