@@ -65,16 +65,22 @@ fn linear_is_the_product_with_the_expanded_matrix() {
         let matrix = random::linear(&mut random, (outputs, inputs), bits, group, 1.0);
         let x = random.vector(tokens * inputs, -1.0, 1.0);
         let mut expected = Vec::new();
-        let mut row = vec![0.0; inputs];
         for x in x.chunks(inputs) {
-            for output in 0..outputs {
-                expand_row(&matrix, output, &mut row);
-                let products = row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
-                expected.push(products.sum::<f64>() as f32);
-            }
+            let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+            expected.extend(linear_in_f64(&matrix, &x).iter().map(|y| *y as f32));
         }
         assert_near(&linear(&matrix, &x), &expected, 1e-6);
     }
+}
+
+/// The product of the expanded matrix with one token [inputs].
+fn linear_in_f64(matrix: &Linear, x: &[f64]) -> Vec<f64> {
+    let mut row = vec![0.0; matrix.inputs];
+    let one = |output| {
+        expand_row(matrix, output, &mut row);
+        row.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum()
+    };
+    (0..matrix.outputs).map(one).collect()
 }
 
 #[test]
@@ -96,8 +102,8 @@ fn the_last_tap_weighs_the_current_token() {
     let weights = [1.0, 10.0, 100.0, -1.0, 0.0, 2.0]; // 2 channels, 3 taps
     let mut state = [7.0, 8.0, 1.0, 2.0]; // 2 tokens, oldest first
     let x = [3.0, 5.0, 0.5, 0.25];
-    let expected =
-        [7.0 + 10.0 + 300.0, -8.0 + 2.0 * 5.0, 1.0 + 30.0 + 50.0, -2.0 + 2.0 * 0.25].map(silu);
+    let sums = [7.0 + 10.0 + 300.0, -8.0 + 2.0 * 5.0, 1.0 + 30.0 + 50.0, -2.0 + 2.0 * 0.25];
+    let expected = sums.map(|x: f64| (x / (1.0 + (-x).exp())) as f32);
     assert_near(&conv_silu(&x, &weights, &mut state, 3), &expected, 5e-7);
     assert_eq!(state, x);
     // one token: the older half of the state moves up
@@ -315,8 +321,8 @@ fn projections_are_taken_apart_head_by_head() {
 #[test]
 fn routes_go_to_the_most_probable_experts() {
     let logits = [1.0, 3.0, 2.0, 3.0, 0.0];
-    let sum: f32 = logits.iter().map(|x: &f32| x.exp()).sum();
-    let probability = |logit: f32| logit.exp() / sum;
+    let sum: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();
+    let probability = |logit: f64| (logit.exp() / sum) as f32;
 
     let found = route(&logits, 3, false);
     let experts: Vec<usize> = found.iter().map(|(expert, _)| *expert).collect();
@@ -340,9 +346,15 @@ fn swiglu_gates_what_goes_up() {
         down: random::linear(&mut random, (32, 64), 8, 64, 1.0),
     };
     let x = random.vector(2 * 32, -1.0, 1.0);
-    let gate = linear(&weights.gate, &x);
-    let inner: Vec<f32> =
-        gate.iter().zip(linear(&weights.up, &x)).map(|(g, up)| g * sigmoid(*g) * up).collect();
-    assert_near(&swiglu(&weights, &x), &linear(&weights.down, &inner), 5e-7);
+    let mut expected = Vec::new();
+    for x in x.chunks(32) {
+        let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let gate = linear_in_f64(&weights.gate, &x);
+        let up = linear_in_f64(&weights.up, &x);
+        let inner: Vec<f64> =
+            gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+        expected.extend(linear_in_f64(&weights.down, &inner).iter().map(|y| *y as f32));
+    }
+    assert_near(&swiglu(&weights, &x), &expected, 1e-6);
     assert_eq!((silu(0.0), sigmoid(0.0)), (0.0, 0.5));
 }

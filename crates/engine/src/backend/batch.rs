@@ -118,7 +118,7 @@ impl Logits {
         self.values.len().checked_div(self.vocab).unwrap_or(0)
     }
 
-    /// Row `index` [vocab].
+    /// Row `index` `[vocab]`.
     ///
     /// # Panics
     /// When there is no such row.

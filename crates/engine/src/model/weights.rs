@@ -11,7 +11,7 @@ pub struct Weights {
     pub embed: Linear,
     /// The layers in order.
     pub layers: Vec<Layer>,
-    /// Gain of the last norm [hidden].
+    /// Gain of the last norm `[hidden]`.
     pub norm: Vec<f32>,
     /// Output head [vocab, hidden]; the embedding matrix itself when tied.
     pub head: Linear,
@@ -20,11 +20,11 @@ pub struct Weights {
 /// One layer: `h = x + mixer(norm(x))`, `y = h + mlp(norm(h))`.
 #[derive(Debug, Clone)]
 pub struct Layer {
-    /// Gain before the mixer [hidden].
+    /// Gain before the mixer `[hidden]`.
     pub input_norm: Vec<f32>,
     /// The mixer.
     pub mixer: Mixer,
-    /// Gain before the feed-forward part [hidden].
+    /// Gain before the feed-forward part `[hidden]`.
     pub post_norm: Vec<f32>,
     /// The feed-forward part.
     pub mlp: Mlp,
@@ -52,11 +52,11 @@ pub struct DeltaNet {
     pub in_proj_a: Linear,
     /// Depthwise taps [conv_channels, conv_taps]; the last tap weighs the current token.
     pub conv: Vec<f32>,
-    /// Logarithm of the decay rate [value_heads].
+    /// Logarithm of the decay rate `[value_heads]`.
     pub a_log: Vec<f32>,
-    /// Bias of the decay input [value_heads].
+    /// Bias of the decay input `[value_heads]`.
     pub dt_bias: Vec<f32>,
-    /// Gain of the gated output norm [value_dim]; a plain gain in every checkpoint.
+    /// Gain of the gated output norm `[value_dim]`; a plain gain in every checkpoint.
     pub norm: Vec<f32>,
     /// Output projection [hidden, value_width].
     pub out_proj: Linear,
@@ -71,9 +71,9 @@ pub struct Attention {
     pub k_proj: Linear,
     /// Values [kv_heads * head_dim, hidden].
     pub v_proj: Linear,
-    /// Gain of the query norm [head_dim].
+    /// Gain of the query norm `[head_dim]`.
     pub q_norm: Vec<f32>,
-    /// Gain of the key norm [head_dim].
+    /// Gain of the key norm `[head_dim]`.
     pub k_norm: Vec<f32>,
     /// Output projection [hidden, heads * head_dim].
     pub o_proj: Linear,
