@@ -2,8 +2,9 @@
 
 use super::{
     ops::{
-        self, DeltaInputs, add, attend, conv_silu, delta_recurrent, expand_row, head_gate, l2norm,
-        linear, rmsnorm, rope, route, sigmoid, silu, swiglu,
+        DeltaInputs, add, attend, conv_silu, decay_log, delta_recurrent, expand_row, expert,
+        head_gate, l2norm, linear, rmsnorm, rope, route, sigmoid, silu, split_gate, split_qkv,
+        swiglu,
     },
     sequence::{Memory, Sequence},
 };
@@ -38,7 +39,7 @@ pub(super) fn forward(
                 let cache = KvCache { start, keys, values };
                 attention(&shape.attention, shape.norm_eps, weights, &normed, cache)
             }
-            _ => unreachable!("a sequence's memory is made after the layers' mixers"),
+            _ => unreachable!("a sequence has the kind of memory that each layer's mixer needs"),
         };
         add(&mut x, &mixed);
 
@@ -87,14 +88,14 @@ fn delta_net(
 
     // conv: each channel sees its own last few values
     let qkv = conv_silu(&qkv, &weights.conv, conv, shape.conv_taps);
-    let (queries, keys, values) = ops::split_qkv(shape, &qkv);
+    let (queries, keys, values) = split_qkv(shape, &qkv);
 
     // gates: how far the state fades, and how strongly the token is written
     let inputs = DeltaInputs {
         queries: l2norm(&queries, shape.key_dim, (shape.key_dim as f32).sqrt().recip()),
         keys: l2norm(&keys, shape.key_dim, 1.0),
         values,
-        decay_log: ops::decay_log(&a, &weights.a_log, &weights.dt_bias),
+        decay_log: decay_log(&a, &weights.a_log, &weights.dt_bias),
         beta: b.iter().map(|&b| sigmoid(b)).collect(),
     };
 
@@ -126,7 +127,7 @@ fn attention(
     cache: KvCache<'_>,
 ) -> Vec<f32> {
     // qkv: one query and one output gate a head; fewer keys and values, shared by several heads
-    let (queries, gates) = ops::split_gate(shape, &linear(&weights.q_proj, x));
+    let (queries, gates) = split_gate(shape, &linear(&weights.q_proj, x));
     let keys = linear(&weights.k_proj, x); // [tokens, kv_heads, head_dim]
     let values = linear(&weights.v_proj, x); // [tokens, kv_heads, head_dim]
 
@@ -171,8 +172,8 @@ fn moe(
     for (token, y) in y.chunks_exact_mut(hidden).enumerate() {
         let x = &x[token * hidden..][..hidden];
         let logits = &router[token * experts..][..experts];
-        for (expert, score) in route(logits, experts_per_token, renormalise) {
-            let out = ops::expert(&weights.experts, expert, x);
+        for (chosen, score) in route(logits, experts_per_token, renormalise) {
+            let out = expert(&weights.experts, chosen, x);
             y.iter_mut().zip(out).for_each(|(y, out)| *y += score * out);
         }
     }

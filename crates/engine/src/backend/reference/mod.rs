@@ -1,9 +1,8 @@
 //! The reference backend: float32, plain loops, one thread. It defines what every other backend
 //! must compute, and it is the code to read first to learn the model.
 //!
-//! Read [`forward`](self) in `forward.rs`: the whole model in the order in which it runs. The
-//! arithmetic stands in [`ops`], one file a stage. What a sequence remembers stands in
-//! `sequence.rs`.
+//! Start with `forward.rs`: the whole model in the order in which it runs. The arithmetic stands
+//! in [`ops`], what a sequence remembers in `sequence.rs`.
 //!
 //! Every sum runs in one order that depends on the model's dimensions only, so a token's logits are
 //! the same bits in any chunk of any batch. Unlike the other backends this one allocates in every

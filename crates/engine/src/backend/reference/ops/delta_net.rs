@@ -83,7 +83,7 @@ pub fn decay_log(
 ///
 /// `S ← g·S`, `δ = β·(v − S·k)`, `S ← S + δ⊗k`, `o = S·q`
 ///
-/// The definition. Yang et al., "Gated Delta Networks" (2024), equation 10.
+/// The definition, after Yang et al., "Gated Delta Networks" (2024).
 pub fn delta_recurrent(
     shape: &DeltaNetShape,
     inputs: &DeltaInputs,
