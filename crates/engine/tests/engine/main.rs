@@ -5,4 +5,5 @@ mod control;
 mod fake;
 mod generate;
 mod harness;
+mod models;
 mod soak;
