@@ -12,6 +12,7 @@ mod step;
 mod stream;
 
 use std::{
+    fmt,
     sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -155,6 +156,17 @@ impl Engine {
     /// Size of the vocabulary: every token id is below it.
     pub fn vocab(&self) -> usize {
         self.inner.vocab
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { description, context_tokens, .. } = &*self.inner;
+        f.debug_struct("Engine")
+            .field("description", description)
+            .field("context_tokens", context_tokens)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
     }
 }
 

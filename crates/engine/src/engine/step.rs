@@ -294,3 +294,20 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Wants;
+
+    #[test]
+    fn recycled_rows_keep_their_memory() {
+        let tokens = vec![1, 2, 3];
+        let mut rows = Vec::with_capacity(8);
+        rows.push(Row { sequence: SequenceId(1), tokens: &tokens, wants: Wants::Last });
+        let memory = rows.as_ptr().addr();
+        let recycled: Vec<Row<'static>> = recycle(rows);
+        assert!(recycled.is_empty());
+        assert_eq!((recycled.as_ptr().addr(), recycled.capacity()), (memory, 8));
+    }
+}

@@ -36,6 +36,10 @@ impl Sequence {
     pub(crate) fn new(mut job: Job, id: SequenceId, hit: Option<Hit>, keeps: bool) -> Self {
         let tokens = std::mem::take(&mut job.request.prompt);
         let cached = hit.map_or(0, |hit| hit.tokens);
+        assert!(
+            cached < tokens.len(),
+            "a hit is a strict prefix: the last token has to be computed"
+        );
         let places = match keeps {
             true => places(&job.request.snapshot_at, tokens.len(), cached),
             false => Vec::new(),
