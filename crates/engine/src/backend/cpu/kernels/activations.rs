@@ -1,11 +1,9 @@
-use std::{cell::UnsafeCell, ops::Range};
+use std::cell::UnsafeCell;
 
 use crate::backend::Precision;
 
 /// Inputs that share one activation scale, and the step of every inner loop.
 pub(super) const BLOCK: usize = 64;
-/// Finest granularity of the sums that weight biases are multiplied with.
-const SUM_FINEST: usize = 32;
 
 /// Inputs of quantised matrices, one row a token, in the form that the inner loops read.
 ///
@@ -88,18 +86,28 @@ impl Activations {
 
     /// Sums of a row's inputs in runs of `group` [inputs / group].
     pub(super) fn sums(&self, row: usize, group: usize) -> *mut f32 {
-        self.sums.at(row * sums_len(self.inputs) + sums_range(self.inputs, group).start)
+        let start = match group {
+            32 => 0,
+            64 => self.inputs / 32,
+            _ => self.inputs / 32 + self.inputs / 64,
+        };
+        self.sums.at(row * sums_len(self.inputs) + start)
     }
-}
 
-/// Where the sums in runs of `group` stand in a row of sums.
-pub(super) fn sums_range(inputs: usize, group: usize) -> Range<usize> {
-    let start = match group {
-        SUM_FINEST => 0,
-        64 => inputs / 32,
-        _ => inputs / 32 + inputs / 64,
-    };
-    start..start + inputs / group
+    /// Completes a row whose sums of 32 stand: those of 64 join two, those of 128 two of 64.
+    ///
+    /// # Safety
+    /// The row exists and nobody else touches it meanwhile.
+    pub(super) unsafe fn join_sums(&self, row: usize) {
+        for (finer, group) in [(32, 64), (64, 128)] {
+            let (from, to) = (self.sums(row, finer), self.sums(row, group));
+            for index in 0..self.inputs / group {
+                // SAFETY: `reset` made room for all three runs of sums, and twice as many finer
+                // ones stand before these.
+                unsafe { *to.add(index) = *from.add(2 * index) + *from.add(2 * index + 1) }
+            }
+        }
+    }
 }
 
 fn sums_len(inputs: usize) -> usize {

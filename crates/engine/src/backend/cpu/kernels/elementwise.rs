@@ -2,24 +2,56 @@
 
 use super::simd::Simd;
 
-/// `x ← f(x, y)` in whole vectors, the rest in zero-padded copies.
+/// A lane-wise operation. A trait and not a closure: only what is `#[inline(always)]` is sure to
+/// be compiled with the features of the wrapper.
+trait Binary<S: Simd>: Copy {
+    /// # Safety
+    /// The processor has the instruction set.
+    unsafe fn apply(self, x: S::Floats, y: S::Floats) -> S::Floats;
+}
+
+/// Names a lane-wise operation of `x` and `y`, perhaps with a constant `c`.
+macro_rules! binary {
+    ($name:ident($($c:ident)?), $simd:ident, $x:ident, $y:ident => $body:expr) => {
+        #[derive(Clone, Copy)]
+        struct $name { $($c: f32)? }
+
+        impl<$simd: Simd> Binary<$simd> for $name {
+            #[inline(always)]
+            unsafe fn apply(self, $x: $simd::Floats, $y: $simd::Floats) -> $simd::Floats {
+                $(let $c = self.$c;)?
+                // SAFETY: passed on from the caller.
+                unsafe { $body }
+            }
+        }
+    };
+}
+
+binary!(Add(), S, x, y => S::add(x, y));
+binary!(AddScaled(c), S, x, y => S::fma(S::splat(c), y, x));
+binary!(ScaleMul(c), S, x, y => S::mul(S::mul(x, S::splat(c)), y));
+binary!(SiluMul(), S, x, y => S::mul(silu::<S>(x), y));
+binary!(MulSilu(), S, x, y => S::mul(x, silu::<S>(y)));
+binary!(MulSigmoid(), S, x, y => S::mul(x, sigmoid::<S>(y)));
+
+/// `x ← op(x, y)` in whole vectors, the rest in zero-padded copies.
 ///
 /// # Safety
 /// The slices are equally long; the processor has the instruction set.
 #[inline(always)]
-unsafe fn map2<S: Simd>(x: &mut [f32], y: &[f32], f: impl Fn(S::Floats, S::Floats) -> S::Floats) {
+unsafe fn map2<S: Simd>(x: &mut [f32], y: &[f32], op: impl Binary<S>) {
     debug_assert_eq!(x.len(), y.len());
     let whole = x.len() - x.len() % S::LANES;
     // SAFETY: whole vectors lie inside the slices; the rest goes through buffers of 16.
     unsafe {
         for at in (0..whole).step_by(S::LANES) {
             let p = x.as_mut_ptr().add(at);
-            S::store(p, f(S::load(p), S::load(y.as_ptr().add(at))));
+            S::store(p, op.apply(S::load(p), S::load(y.as_ptr().add(at))));
         }
         if whole < x.len() {
             let (a, b) = (padded(&x[whole..]), padded(&y[whole..]));
             let mut out = [0.0; 16];
-            S::store(out.as_mut_ptr(), f(S::load(a.as_ptr()), S::load(b.as_ptr())));
+            S::store(out.as_mut_ptr(), op.apply(S::load(a.as_ptr()), S::load(b.as_ptr())));
             let rest = x.len() - whole;
             x[whole..].copy_from_slice(&out[..rest]);
         }
@@ -71,9 +103,8 @@ pub(super) unsafe fn rms_norm<S: Simd>(x: &[f32], gain: &[f32], eps: f32, out: &
     // SAFETY: passed on from the caller, who checked the lengths.
     unsafe {
         let factor = 1.0 / (dot::<S>(x, x) / x.len() as f32 + eps).sqrt();
-        let factor = S::splat(factor);
         out.copy_from_slice(x);
-        map2::<S>(out, gain, |x, gain| S::mul(S::mul(x, factor), gain));
+        map2::<S>(out, gain, ScaleMul { c: factor });
     }
 }
 
@@ -89,34 +120,31 @@ pub(super) unsafe fn l2_norm<S: Simd>(x: &mut [f32], eps: f32, factor: f32) {
 #[inline(always)]
 pub(super) unsafe fn silu_mul<S: Simd>(gate: &mut [f32], up: &[f32]) {
     // SAFETY: passed on from the caller, who checked the lengths.
-    unsafe { map2::<S>(gate, up, |gate, up| S::mul(silu::<S>(gate), up)) }
+    unsafe { map2::<S>(gate, up, SiluMul {}) }
 }
 
 #[inline(always)]
 pub(super) unsafe fn mul_silu<S: Simd>(x: &mut [f32], gate: &[f32]) {
     // SAFETY: passed on from the caller, who checked the lengths.
-    unsafe { map2::<S>(x, gate, |x, gate| S::mul(x, silu::<S>(gate))) }
+    unsafe { map2::<S>(x, gate, MulSilu {}) }
 }
 
 #[inline(always)]
 pub(super) unsafe fn mul_sigmoid<S: Simd>(x: &mut [f32], gate: &[f32]) {
     // SAFETY: passed on from the caller, who checked the lengths.
-    unsafe { map2::<S>(x, gate, |x, gate| S::mul(x, sigmoid::<S>(gate))) }
+    unsafe { map2::<S>(x, gate, MulSigmoid {}) }
 }
 
 #[inline(always)]
 pub(super) unsafe fn add<S: Simd>(x: &mut [f32], y: &[f32]) {
     // SAFETY: passed on from the caller, who checked the lengths.
-    unsafe { map2::<S>(x, y, |x, y| S::add(x, y)) }
+    unsafe { map2::<S>(x, y, Add {}) }
 }
 
 #[inline(always)]
 pub(super) unsafe fn add_scaled<S: Simd>(x: &mut [f32], factor: f32, y: &[f32]) {
     // SAFETY: passed on from the caller, who checked the lengths.
-    unsafe {
-        let factor = S::splat(factor);
-        map2::<S>(x, y, |x, y| S::fma(factor, y, x));
-    }
+    unsafe { map2::<S>(x, y, AddScaled { c: factor }) }
 }
 
 #[inline(always)]

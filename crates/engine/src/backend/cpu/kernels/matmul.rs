@@ -1,12 +1,12 @@
 //! Quantised matrix times 16-bit activations.
 //!
-//! `y = Σ_blocks (scale_w · scale_x) · Σ q·x̂  +  Σ_groups bias · Σ x`
+//! `y = Σ_blocks scale_w · (scale_x · Σ q·x̂)  +  Σ_groups bias · Σ x`
 //!
 //! A result's operations have one order, whatever else is computed beside it: blocks in
 //! ascending order into one vector of partial sums, then the sum of its lanes, then the biases.
 //! So one row and many rows, and any split of the outputs over threads, give the same bits.
 
-use std::ops::Range;
+use std::{mem::MaybeUninit, ops::Range};
 
 use super::{
     activations::{Activations, BLOCK},
@@ -14,8 +14,6 @@ use super::{
 };
 use crate::model::Linear;
 
-/// Blocks whose scales are combined at a time when one row is multiplied.
-const CHUNK: usize = 8;
 /// Outputs whose weights are unpacked together when many rows are multiplied.
 const PANEL_OUTPUTS: usize = 8;
 /// Blocks of such a panel: 8 outputs × 16 blocks × 64 i16 are 16 KiB, half of a small L1.
@@ -23,54 +21,53 @@ const PANEL_BLOCKS: usize = 16;
 /// Rows that pass over a panel: their activations should stay in L2.
 const PANEL_ROWS: usize = 64;
 
-/// Fills one row: quantises it in blocks and takes the sums.
+/// Fills one row: quantises it in blocks. The sums are those of the quantised values, so that a
+/// product is exactly that of the weights with the rounded row.
 ///
 /// # Safety
 /// `x` is as wide as the activations, and nobody else touches the row meanwhile.
 #[inline(always)]
 pub(super) unsafe fn prepare<S: Simd>(to: &Activations, row: usize, x: &[f32]) {
     let (quants, scales) = (to.quants(row), to.scales(row));
+    let sums = to.sums(row, 32);
     for (block, values) in x.chunks_exact(BLOCK).enumerate() {
-        // SAFETY: a block has 64 readable values; `reset` made room for 64 integers and one
-        // scale a block.
+        // SAFETY: a block has 64 readable values; `reset` made room for 64 integers, one scale
+        // and two sums a block.
         unsafe {
-            let mut peak = S::splat(0.0);
-            for at in (0..BLOCK).step_by(S::LANES) {
-                peak = S::max(peak, S::abs(S::load(values.as_ptr().add(at))));
-            }
-            let peak = S::largest(peak);
+            let quants = quants.add(block * BLOCK);
+            let peak = peak::<S>(values);
             // Below this the factor would overflow; such a block counts as zeros.
-            let factor = if peak < 1e-33 { 0.0 } else { 32767.0 / peak };
-            S::quantize(values.as_ptr(), factor, quants.add(block * BLOCK));
-            *scales.add(block) = if peak < 1e-33 { 0.0 } else { peak / 32767.0 };
+            let zero = peak < 1e-33;
+            let factor = if zero { 0.0 } else { 32767.0 / peak };
+            let scale = if zero { 0.0 } else { peak / 32767.0 };
+            S::quantize(values.as_ptr(), factor, quants);
+            *scales.add(block) = scale;
+            for half in 0..2 {
+                let evens = quants.add(16 * half).cast::<[i16; 16]>().read_unaligned();
+                let odds = quants.add(32 + 16 * half).cast::<[i16; 16]>().read_unaligned();
+                let mut sum = 0;
+                for i in 0..16 {
+                    sum += i32::from(evens[i]) + i32::from(odds[i]);
+                }
+                *sums.add(2 * block + half) = scale * sum as f32;
+            }
         }
     }
 }
 
-/// Sums of a row's values in runs of 32, 64 and 128.
-///
-/// # Safety
-/// As for [`prepare`].
+/// Largest |x| of a block; NaN or infinite when a value is.
 #[inline(always)]
-pub(super) unsafe fn prepare_sums<S: Simd>(to: &Activations, row: usize, x: &[f32]) {
-    let [fine, middle, coarse] = [32, 64, 128].map(|group| to.sums(row, group));
-    for (index, values) in x.chunks_exact(32).enumerate() {
-        // SAFETY: a run has 32 readable values; there is room for inputs / 32 sums.
-        unsafe {
-            let mut sum = S::load(values.as_ptr());
-            for at in (S::LANES..32).step_by(S::LANES) {
-                sum = S::add(sum, S::load(values.as_ptr().add(at)));
-            }
-            *fine.add(index) = S::sum(sum);
+unsafe fn peak<S: Simd>(values: &[f32]) -> f32 {
+    // SAFETY: the caller gives 64 values.
+    unsafe {
+        let (mut peak, mut broken) = (S::splat(0.0), S::splat(0.0));
+        for at in (0..BLOCK).step_by(S::LANES) {
+            let x = S::load(values.as_ptr().add(at));
+            peak = S::max(peak, S::abs(x));
+            // 0 · x is zero, or NaN when x is not finite; a maximum may lose a NaN.
+            broken = S::fma(x, S::splat(0.0), broken);
         }
-    }
-    for index in 0..x.len() / 64 {
-        // SAFETY: each sum of 64 joins two of 32 that were written above.
-        unsafe { *middle.add(index) = *fine.add(2 * index) + *fine.add(2 * index + 1) }
-    }
-    for index in 0..x.len() / 128 {
-        // SAFETY: each sum of 128 joins two of 64 that were written above.
-        unsafe { *coarse.add(index) = *middle.add(2 * index) + *middle.add(2 * index + 1) }
+        S::largest(peak) + S::sum(broken)
     }
 }
 
@@ -119,6 +116,7 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
+    #[inline(always)]
     pub(super) fn new(w: &Linear) -> Self {
         Self {
             weight: w.weight.as_ptr(),
@@ -178,34 +176,51 @@ unsafe fn gemv_tile<S: Simd, const BITS: usize, const GROUP: usize, const OUTPUT
     y: *mut f32,
 ) {
     let block_bytes = BLOCK * BITS / 8;
-    let blocks = w.inputs / BLOCK;
     let (quants, scales_x) = (x.quants(row).cast_const(), x.scales(row).cast_const());
-    // SAFETY: `output + OUTPUTS` rows exist; each has `blocks` blocks and `groups` scales, and
-    // the activation row has `blocks` blocks. Prefetched addresses need not exist.
+    // SAFETY: `output + OUTPUTS` rows exist; each has inputs / 64 blocks and `groups` scales, and
+    // the activation row has as many blocks. Prefetched addresses need not exist.
     unsafe {
+        let nibbles = S::nibbles();
         let mut acc = [S::splat(0.0); OUTPUTS];
-        let mut first = 0;
-        while first < blocks {
-            let count = CHUNK.min(blocks - first);
-            let mut scales = [[0.0f32; 2 * CHUNK]; OUTPUTS];
+        let mut group = 0;
+        while group < w.groups {
+            let groups = S::LANES.min(w.groups - group);
+            let mut scales = [[0.0f32; 16]; OUTPUTS];
             for (i, scales) in scales.iter_mut().enumerate() {
-                let scales_w = w.scales(output + i);
-                combine_scales::<GROUP>(scales_w, scales_x, first, count, scales);
+                widen::<S>(w.scales(output + i).add(group), groups, scales);
             }
-            for block in first..first + count {
+            let first = group * GROUP / BLOCK;
+            for block in first..first + groups * GROUP / BLOCK {
+                let scale_x = S::splat(*scales_x.add(block));
                 for (i, acc) in acc.iter_mut().enumerate() {
                     let packed = w.weight(output + i).wrapping_add(block * block_bytes);
                     S::prefetch(packed.wrapping_add(OUTPUTS * w.row_bytes));
-                    let scale = scales[i].as_ptr().add(scale_index::<GROUP>(block - first));
+                    let weights = unpack::<S, BITS>(packed, nibbles);
+                    let scale_w = scales[i].as_ptr().add(block * BLOCK / GROUP - group);
                     let x = quants.add(block * BLOCK);
-                    *acc = dot::<S, GROUP>(*acc, unpack::<S, BITS>(packed), x, scale);
+                    *acc = dot::<S, GROUP>(*acc, weights, x, scale_x, scale_w);
                 }
             }
-            first += count;
+            group += groups;
         }
         for (i, acc) in acc.iter().enumerate() {
             let bias = bias_dot::<S>(w.biases(output + i), x.sums(row, GROUP), w.groups);
             *y.add(output + i) = S::sum(*acc) + bias;
+        }
+    }
+}
+
+/// Widens `count` bf16, at most LANES.
+#[inline(always)]
+unsafe fn widen<S: Simd>(p: *const u16, count: usize, out: &mut [f32; 16]) {
+    // SAFETY: the caller gives `count` readable values.
+    unsafe {
+        if count == S::LANES {
+            S::store(out.as_mut_ptr(), S::load_bf16(p));
+        } else {
+            for (i, out) in out.iter_mut().enumerate().take(count) {
+                *out = bf16(p.add(i));
+            }
         }
     }
 }
@@ -237,7 +252,7 @@ unsafe fn gemm<S: Simd, const BITS: usize, const GROUP: usize>(
 #[repr(C, align(64))]
 struct Panel<const OUTPUTS: usize> {
     weights: [[[i16; BLOCK]; OUTPUTS]; PANEL_BLOCKS],
-    scales: [[f32; OUTPUTS]; 2 * PANEL_BLOCKS], // one or two a block
+    scales: [[[f32; 2]; OUTPUTS]; PANEL_BLOCKS], // the second for groups of 32
 }
 
 #[inline(always)]
@@ -250,21 +265,26 @@ unsafe fn gemm_panel<S: Simd, const BITS: usize, const GROUP: usize, const OUTPU
     stride: usize,
 ) {
     let blocks = w.inputs / BLOCK;
-    let mut panel = Panel {
-        weights: [[[0; BLOCK]; OUTPUTS]; PANEL_BLOCKS],
-        scales: [[0.0; OUTPUTS]; 2 * PANEL_BLOCKS],
-    };
-    // SAFETY: `rows` has at most PANEL_ROWS rows; the rest is passed on from the caller.
+    let mut panel = MaybeUninit::<Panel<OUTPUTS>>::uninit();
+    let mut acc = MaybeUninit::<[[S::Floats; OUTPUTS]; PANEL_ROWS]>::uninit();
+    // SAFETY: `rows` has at most PANEL_ROWS rows, and as many accumulators are set before they
+    // are read; a panel's first `count` blocks are filled before rows pass over them. The rest
+    // is passed on from the caller.
     unsafe {
-        let mut acc = [[S::splat(0.0); OUTPUTS]; PANEL_ROWS];
+        let panel = panel.as_mut_ptr();
+        let acc = acc.as_mut_ptr().cast::<[S::Floats; OUTPUTS]>();
+        for i in 0..rows.len() {
+            acc.add(i).write([S::splat(0.0); OUTPUTS]);
+        }
+        let acc = std::slice::from_raw_parts_mut(acc, rows.len());
         let mut first = 0;
         while first < blocks {
             let count = PANEL_BLOCKS.min(blocks - first);
-            fill_panel::<S, BITS, GROUP, OUTPUTS>(w, output, first, count, &mut panel);
+            fill_panel::<S, BITS, GROUP, OUTPUTS>(w, output, first, count, panel);
             for (acc, &row) in acc.iter_mut().zip(rows) {
                 let quants = x.quants(row as usize).add(first * BLOCK);
                 let scales = x.scales(row as usize).add(first);
-                pass_panel::<S, GROUP, OUTPUTS>(&panel, quants, scales, count, acc);
+                pass_panel::<S, GROUP, OUTPUTS>(panel, quants, scales, count, acc);
             }
             first += count;
         }
@@ -284,20 +304,20 @@ unsafe fn fill_panel<S: Simd, const BITS: usize, const GROUP: usize, const OUTPU
     output: usize,
     first: usize,
     count: usize,
-    panel: &mut Panel<OUTPUTS>,
+    panel: *mut Panel<OUTPUTS>,
 ) {
-    for o in 0..OUTPUTS {
-        let packed = w.weight(output + o).wrapping_add(first * BLOCK * BITS / 8);
-        let scales = w.scales(output + o);
-        for block in 0..count {
-            // SAFETY: the row has `first + count` blocks and the scales that belong to them.
-            unsafe {
-                let unpacked = unpack::<S, BITS>(packed.add(block * BLOCK * BITS / 8));
-                S::store_block(panel.weights[block][o].as_mut_ptr(), unpacked);
-                for half in 0..scales_in_block::<GROUP>() {
-                    panel.scales[scale_index::<GROUP>(block) + half][o] =
-                        bf16(scales.add(group_index::<GROUP>(first + block) + half));
-                }
+    // SAFETY: the rows have `first + count` blocks and the scales that belong to them.
+    unsafe {
+        let nibbles = S::nibbles();
+        for o in 0..OUTPUTS {
+            let packed = w.weight(output + o).add(first * BLOCK * BITS / 8);
+            let scales = w.scales(output + o);
+            for block in 0..count {
+                let unpacked = unpack::<S, BITS>(packed.add(block * BLOCK * BITS / 8), nibbles);
+                S::store_block((&raw mut (*panel).weights[block][o]).cast(), unpacked);
+                let group = (first + block) * BLOCK / GROUP;
+                let second = if GROUP == 32 { bf16(scales.add(group + 1)) } else { 0.0 };
+                (*panel).scales[block][o] = [bf16(scales.add(group)), second];
             }
         }
     }
@@ -305,7 +325,7 @@ unsafe fn fill_panel<S: Simd, const BITS: usize, const GROUP: usize, const OUTPU
 
 #[inline(always)]
 unsafe fn pass_panel<S: Simd, const GROUP: usize, const OUTPUTS: usize>(
-    panel: &Panel<OUTPUTS>,
+    panel: *const Panel<OUTPUTS>,
     quants: *const i16,
     scales: *const f32,
     count: usize,
@@ -313,45 +333,18 @@ unsafe fn pass_panel<S: Simd, const GROUP: usize, const OUTPUTS: usize>(
 ) {
     let mut acc = *kept;
     for block in 0..count {
-        // SAFETY: the row has `count` blocks from here on, each with a scale.
+        // SAFETY: the row has `count` blocks from here on, each with a scale, and the panel too.
         unsafe {
-            let scale_x = *scales.add(block);
-            let mut combined = [[0.0f32; 2]; OUTPUTS];
-            for half in 0..scales_in_block::<GROUP>() {
-                let scales_w = &panel.scales[scale_index::<GROUP>(block) + half];
-                for o in 0..OUTPUTS {
-                    combined[o][half] = scales_w[o] * scale_x;
-                }
-            }
+            let scale_x = S::splat(*scales.add(block));
             let x = S::load_block(quants.add(block * BLOCK));
             for o in 0..OUTPUTS {
-                let weights = panel.weights[block][o].as_ptr();
-                acc[o] = dot::<S, GROUP>(acc[o], x, weights, combined[o].as_ptr());
+                let weights = (&raw const (*panel).weights[block][o]).cast();
+                let scale_w = (&raw const (*panel).scales[block][o]).cast();
+                acc[o] = dot::<S, GROUP>(acc[o], x, weights, scale_x, scale_w);
             }
         }
     }
     *kept = acc;
-}
-
-/// Products of weight and activation scales for `count` blocks from `first` on.
-#[inline(always)]
-unsafe fn combine_scales<const GROUP: usize>(
-    scales_w: *const u16,
-    scales_x: *const f32,
-    first: usize,
-    count: usize,
-    out: &mut [f32; 2 * CHUNK],
-) {
-    for block in 0..count {
-        // SAFETY: the caller's rows have `first + count` blocks.
-        unsafe {
-            let scale_x = *scales_x.add(first + block);
-            for half in 0..scales_in_block::<GROUP>() {
-                let scale_w = bf16(scales_w.add(group_index::<GROUP>(first + block) + half));
-                out[scale_index::<GROUP>(block) + half] = scale_w * scale_x;
-            }
-        }
-    }
 }
 
 /// `Σ bias · sum of inputs` over a row's groups.
@@ -379,36 +372,22 @@ unsafe fn dot<S: Simd, const GROUP: usize>(
     acc: S::Floats,
     a: S::Block,
     b: *const i16,
-    scale: *const f32,
+    scale_x: S::Floats,
+    scale_w: *const f32,
 ) -> S::Floats {
     // SAFETY: passed on from the caller.
     unsafe {
-        if GROUP == 32 {
-            S::dot::<true>(acc, a, b, scale)
-        } else {
-            S::dot::<false>(acc, a, b, scale)
+        match GROUP {
+            32 => S::dot::<true>(acc, a, b, scale_x, scale_w),
+            _ => S::dot::<false>(acc, a, b, scale_x, scale_w),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn unpack<S: Simd, const BITS: usize>(packed: *const u8) -> S::Block {
+unsafe fn unpack<S: Simd, const BITS: usize>(packed: *const u8, nibbles: S::Nibbles) -> S::Block {
     // SAFETY: the caller gives a whole block of BITS-bit elements.
-    unsafe { if BITS == 4 { S::unpack4(packed) } else { S::unpack8(packed) } }
-}
-
-const fn scales_in_block<const GROUP: usize>() -> usize {
-    if GROUP == 32 { 2 } else { 1 }
-}
-
-/// Group in which a block begins.
-const fn group_index<const GROUP: usize>(block: usize) -> usize {
-    block * BLOCK / GROUP
-}
-
-/// Where a block's scales stand in a run of blocks: group 128 repeats its scale for both.
-const fn scale_index<const GROUP: usize>(block: usize) -> usize {
-    block * scales_in_block::<GROUP>()
+    unsafe { if BITS == 4 { S::unpack4(packed, nibbles) } else { S::unpack8(packed) } }
 }
 
 /// # Safety

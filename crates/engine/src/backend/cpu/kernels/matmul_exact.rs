@@ -20,9 +20,19 @@ const ROWS: usize = 32;
 /// # Safety
 /// `x` is as wide as the activations, and nobody else touches the row meanwhile.
 #[inline(always)]
-pub(super) unsafe fn prepare(to: &Activations, row: usize, x: &[f32]) {
-    // SAFETY: the caller's promise; `reset` made room for the row.
-    unsafe { std::ptr::copy_nonoverlapping(x.as_ptr(), to.values(row), x.len()) }
+pub(super) unsafe fn prepare<S: Simd>(to: &Activations, row: usize, x: &[f32]) {
+    let sums = to.sums(row, 32);
+    // SAFETY: the caller's promise; `reset` made room for the row and one sum for 32 values.
+    unsafe {
+        std::ptr::copy_nonoverlapping(x.as_ptr(), to.values(row), x.len());
+        for (index, values) in x.chunks_exact(32).enumerate() {
+            let mut sum = S::load(values.as_ptr());
+            for at in (S::LANES..32).step_by(S::LANES) {
+                sum = S::add(sum, S::load(values.as_ptr().add(at)));
+            }
+            *sums.add(index) = S::sum(sum);
+        }
+    }
 }
 
 /// `y[i * stride + o] = Σ w[o]·x[rows[i]]` for the given outputs.

@@ -21,6 +21,9 @@ mod matmul_exact;
 mod simd;
 mod table;
 
+#[cfg(test)]
+mod tests;
+
 use std::{ops::Range, sync::OnceLock};
 
 pub use activations::Activations;

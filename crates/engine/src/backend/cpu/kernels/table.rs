@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
-use super::simd::avx2::Avx2;
+use super::simd::{avx2::Avx2, avx512::Avx512};
 use super::{
     Activations, AttendBlock, DeltaStep, Kernels, Running,
     simd::{Simd, portable::Portable},
@@ -12,6 +12,8 @@ use crate::model::Linear;
 
 /// All tables, fastest first. Whoever hands one out asks `detected` before.
 pub(super) static ALL: &[&Kernels] = &[
+    #[cfg(target_arch = "x86_64")]
+    &avx512::KERNELS,
     #[cfg(target_arch = "x86_64")]
     &avx2::KERNELS,
     &portable::KERNELS,
@@ -95,6 +97,20 @@ with_ops!(
         && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("f16c");
 );
+#[cfg(target_arch = "x86_64")]
+with_ops!(
+    instruction_set,
+    avx512,
+    Avx512,
+    target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"),
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni");
+);
 
 /// The kernels under the names of the table, formats and precisions told apart.
 mod generic {
@@ -126,9 +142,9 @@ mod generic {
         unsafe {
             match to.precision() {
                 Precision::Default => int16::prepare::<S>(to, row, x),
-                Precision::Exact => exact::prepare(to, row, x),
+                Precision::Exact => exact::prepare::<S>(to, row, x),
             }
-            int16::prepare_sums::<S>(to, row, x);
+            to.join_sums(row);
         }
     }
 

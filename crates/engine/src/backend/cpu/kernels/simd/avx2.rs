@@ -1,4 +1,4 @@
-use std::arch::x86_64::*;
+use std::{arch::x86_64::*, hint::black_box};
 
 use super::Simd;
 
@@ -9,6 +9,7 @@ pub(in super::super) struct Avx2;
 impl Simd for Avx2 {
     type Floats = __m256;
     type Block = [__m256i; 4]; // evens of inputs 0..32, evens of 32..64, then the odds
+    type Nibbles = (__m256i, __m128i); // mask of the low one, shift to the high one
 
     const LANES: usize = 8;
     const GEMV_OUTPUTS: usize = 4;
@@ -142,17 +143,22 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn unpack4(p: *const u8) -> [__m256i; 4] {
+    unsafe fn nibbles() -> (__m256i, __m128i) {
+        // SAFETY: the trait's contract.
+        unsafe { (_mm256_set1_epi16(black_box(0xF)), _mm_cvtsi32_si128(black_box(4))) }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack4(p: *const u8, (low, shift): (__m256i, __m128i)) -> [__m256i; 4] {
         // SAFETY: the trait's contract: two loads of 16 bytes.
         unsafe {
             let first = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
             let second = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.add(16).cast()));
-            let low = _mm256_set1_epi16(0xF);
             [
                 _mm256_and_si256(first, low),
                 _mm256_and_si256(second, low),
-                _mm256_srli_epi16::<4>(first),
-                _mm256_srli_epi16::<4>(second),
+                _mm256_srl_epi16(first, shift),
+                _mm256_srl_epi16(second, shift),
             ]
         }
     }
@@ -202,21 +208,21 @@ impl Simd for Avx2 {
         acc: __m256,
         a: [__m256i; 4],
         b: *const i16,
-        scale: *const f32,
+        scale_x: __m256,
+        scale_w: *const f32,
     ) -> __m256 {
         // SAFETY: the trait's contract: 64 i16 at `b`, one or two scales.
         unsafe {
-            let madd = |k: usize| _mm256_madd_epi16(a[k], _mm256_loadu_si256(b.add(16 * k).cast()));
-            let first = _mm256_add_epi32(madd(0), madd(2));
-            let second = _mm256_add_epi32(madd(1), madd(3));
+            let b = Self::load_block(b);
+            let (even0, odd0) = (_mm256_madd_epi16(a[0], b[0]), _mm256_madd_epi16(a[2], b[2]));
+            let (even1, odd1) = (_mm256_madd_epi16(a[1], b[1]), _mm256_madd_epi16(a[3], b[3]));
+            let first = _mm256_add_epi32(even0, odd0);
+            let second = _mm256_add_epi32(even1, odd1);
             if HALVES {
-                let acc =
-                    _mm256_fmadd_ps(_mm256_cvtepi32_ps(first), _mm256_broadcast_ss(&*scale), acc);
-                let scale = _mm256_broadcast_ss(&*scale.add(1));
-                _mm256_fmadd_ps(_mm256_cvtepi32_ps(second), scale, acc)
+                let acc = add_scaled(acc, first, scale_x, scale_w);
+                add_scaled(acc, second, scale_x, scale_w.add(1))
             } else {
-                let all = _mm256_add_epi32(first, second);
-                _mm256_fmadd_ps(_mm256_cvtepi32_ps(all), _mm256_broadcast_ss(&*scale), acc)
+                add_scaled(acc, _mm256_add_epi32(first, second), scale_x, scale_w)
             }
         }
     }
@@ -225,24 +231,16 @@ impl Simd for Avx2 {
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
         // SAFETY: the trait's contract: 64 f32 read, 64 i16 written.
         unsafe {
-            let factor = _mm256_set1_ps(factor);
             let low = _mm256_set1_epi32(0xFFFF);
             for half in 0..2 {
-                let words = |i: usize| {
-                    let x = _mm256_loadu_ps(x.add(32 * half + 8 * i));
-                    _mm256_cvtps_epi32(_mm256_mul_ps(x, factor))
-                };
-                // Packing keeps each 128-bit lane to itself: [a0 b0 a1 b1], put right at the end.
-                let (a, b, c, d) = (words(0), words(1), words(2), words(3));
-                let order = |x| _mm256_permute4x64_epi64::<0b11_01_10_00>(x);
-                let ab = order(_mm256_packs_epi32(a, b)); // inputs 0..16 of this half
-                let cd = order(_mm256_packs_epi32(c, d)); // inputs 16..32
+                let ab = words16(x.add(32 * half), factor);
+                let cd = words16(x.add(32 * half + 16), factor);
                 let evens =
                     _mm256_packus_epi32(_mm256_and_si256(ab, low), _mm256_and_si256(cd, low));
                 let odds =
                     _mm256_packus_epi32(_mm256_srli_epi32::<16>(ab), _mm256_srli_epi32::<16>(cd));
-                _mm256_storeu_si256(out.add(16 * half).cast(), order(evens));
-                _mm256_storeu_si256(out.add(32 + 16 * half).cast(), order(odds));
+                _mm256_storeu_si256(out.add(16 * half).cast(), in_order(evens));
+                _mm256_storeu_si256(out.add(32 + 16 * half).cast(), in_order(odds));
             }
         }
     }
@@ -252,4 +250,33 @@ impl Simd for Avx2 {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
+}
+
+/// `acc + scale_w · (scale_x · sums)`
+#[inline(always)]
+unsafe fn add_scaled(acc: __m256, sums: __m256i, scale_x: __m256, scale_w: *const f32) -> __m256 {
+    // SAFETY: the caller gives a readable scale.
+    unsafe {
+        let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scale_x);
+        _mm256_fmadd_ps(_mm256_broadcast_ss(&*scale_w), scaled, acc)
+    }
+}
+
+/// 16 values as rounded i16.
+#[inline(always)]
+unsafe fn words16(x: *const f32, factor: f32) -> __m256i {
+    // SAFETY: the caller gives 16 readable f32.
+    unsafe {
+        let factor = _mm256_set1_ps(factor);
+        let a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), factor));
+        let b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x.add(8)), factor));
+        in_order(_mm256_packs_epi32(a, b))
+    }
+}
+
+/// Packing keeps each 128-bit lane to itself, [a0 b0 a1 b1]: this makes it [a0 a1 b0 b1].
+#[inline(always)]
+unsafe fn in_order(x: __m256i) -> __m256i {
+    // SAFETY: the processor has AVX2.
+    unsafe { _mm256_permute4x64_epi64::<0b11_01_10_00>(x) }
 }

@@ -2,6 +2,8 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
 pub(super) mod portable;
 
 /// One instruction set.
@@ -18,6 +20,8 @@ pub(super) trait Simd: Copy + 'static {
     type Floats: Copy;
     /// 64 elements of i16, evens before odds.
     type Block: Copy;
+    /// What `unpack4` takes nibbles apart with.
+    type Nibbles: Copy;
 
     /// Number of f32 in `Floats`: 8 or 16.
     const LANES: usize;
@@ -54,22 +58,26 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn sum(a: Self::Floats) -> f32;
     unsafe fn largest(a: Self::Floats) -> f32;
 
+    /// Made once before a loop. Opaque to the compiler, which would otherwise take bytes apart
+    /// before it widens them: twice the instructions.
+    unsafe fn nibbles() -> Self::Nibbles;
     /// Unpacks 64 elements of 4 bits: reads 32 bytes.
-    unsafe fn unpack4(p: *const u8) -> Self::Block;
+    unsafe fn unpack4(p: *const u8, nibbles: Self::Nibbles) -> Self::Block;
     /// Unpacks 64 elements of 8 bits: reads 64 bytes.
     unsafe fn unpack8(p: *const u8) -> Self::Block;
     /// Reads 64 i16.
     unsafe fn load_block(p: *const i16) -> Self::Block;
     /// Writes 64 i16.
     unsafe fn store_block(p: *mut i16, a: Self::Block);
-    /// `acc + scale * Σ a·b` over a block, spread over the lanes in a fixed way; the sums of
-    /// products are exact. With `HALVES`, `scale[0]` is for the first 32 elements of the block
-    /// and `scale[1]` for the others. `b` points at 64 i16.
+    /// `acc + scale_w · (scale_x · Σ a·b)` over a block, spread over the lanes in a fixed way; the
+    /// sums of products are exact. With `HALVES`, `scale_w[0]` is for the first 32 elements of
+    /// the block and `scale_w[1]` for the others. `b` points at 64 i16.
     unsafe fn dot<const HALVES: bool>(
         acc: Self::Floats,
         a: Self::Block,
         b: *const i16,
-        scale: *const f32,
+        scale_x: Self::Floats,
+        scale_w: *const f32,
     ) -> Self::Floats;
     /// Rounds `x * factor` to i16 and puts evens before odds: reads 64 f32, writes 64 i16.
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16);

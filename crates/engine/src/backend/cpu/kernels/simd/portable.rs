@@ -14,6 +14,7 @@ fn each(f: impl Fn(usize) -> f32) -> Floats {
 impl Simd for Portable {
     type Floats = Floats;
     type Block = [i16; 64];
+    type Nibbles = ();
 
     const LANES: usize = 8;
     const GEMV_OUTPUTS: usize = 1;
@@ -127,7 +128,10 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn unpack4(p: *const u8) -> [i16; 64] {
+    unsafe fn nibbles() {}
+
+    #[inline(always)]
+    unsafe fn unpack4(p: *const u8, (): ()) -> [i16; 64] {
         // SAFETY: the caller gives 32 readable bytes.
         let bytes = unsafe { p.cast::<[u8; 32]>().read_unaligned() };
         let mut block = [0; 64];
@@ -162,26 +166,23 @@ impl Simd for Portable {
         mut acc: Floats,
         a: [i16; 64],
         b: *const i16,
-        scale: *const f32,
+        scale_x: Floats,
+        scale_w: *const f32,
     ) -> Floats {
-        // SAFETY: the caller gives 64 readable i16.
-        let b = unsafe { b.cast::<[i16; 64]>().read_unaligned() };
-        // Per 16 words: 8 sums of neighbouring products, the shape of a multiply-add of words.
-        let pairs = |at: usize| -> [i32; 8] {
-            std::array::from_fn(|i| {
-                let j = at + 2 * i;
-                i32::from(a[j]) * i32::from(b[j]) + i32::from(a[j + 1]) * i32::from(b[j + 1])
-            })
+        // SAFETY: the caller gives 64 readable i16, and one scale or two with HALVES.
+        let (b, first, second) = unsafe {
+            let second = if HALVES { *scale_w.add(1) } else { 0.0 };
+            (b.cast::<[i16; 64]>().read_unaligned(), *scale_w, second)
         };
-        let (even0, even1, odd0, odd1) = (pairs(0), pairs(16), pairs(32), pairs(48));
-        // SAFETY: the caller gives one scale, or two with HALVES.
-        let (first, second) = unsafe { (*scale, if HALVES { *scale.add(1) } else { 0.0 }) };
+        let (even0, even1) = (pairs(&a, &b, 0), pairs(&a, &b, 16));
+        let (odd0, odd1) = (pairs(&a, &b, 32), pairs(&a, &b, 48));
         for i in 0..8 {
             let (low, high) = (even0[i] + odd0[i], even1[i] + odd1[i]);
             if HALVES {
-                acc[i] = acc[i] + first * low as f32 + second * high as f32;
+                acc[i] += first * (scale_x[i] * low as f32);
+                acc[i] += second * (scale_x[i] * high as f32);
             } else {
-                acc[i] += first * (low + high) as f32;
+                acc[i] += first * (scale_x[i] * (low + high) as f32);
             }
         }
         acc
@@ -191,14 +192,23 @@ impl Simd for Portable {
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
         // SAFETY: the caller gives 64 readable f32.
         let x = unsafe { x.cast::<[f32; 64]>().read_unaligned() };
-        let word = |i: usize| (x[i] * factor).round_ties_even() as i16;
-        let block: [i16; 64] = std::array::from_fn(|i| word((i % 32) * 2 + i / 32));
+        let block: [i16; 64] =
+            std::array::from_fn(|i| (x[(i % 32) * 2 + i / 32] * factor).round_ties_even() as i16);
         // SAFETY: the caller gives 64 writable i16.
         unsafe { out.cast::<[i16; 64]>().write_unaligned(block) }
     }
 
     #[inline(always)]
     unsafe fn prefetch(_: *const u8) {}
+}
+
+/// 8 sums of neighbouring products from 16 words: the shape of a multiply-add of words.
+#[inline(always)]
+fn pairs(a: &[i16; 64], b: &[i16; 64], at: usize) -> [i32; 8] {
+    std::array::from_fn(|i| {
+        let j = at + 2 * i;
+        i32::from(a[j]) * i32::from(b[j]) + i32::from(a[j + 1]) * i32::from(b[j + 1])
+    })
 }
 
 /// Exact for every finite f16: the exponent is re-biased by a multiplication, which also turns
