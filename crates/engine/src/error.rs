@@ -49,6 +49,14 @@ pub enum Error {
         /// What is missing and what to do.
         problem: String,
     },
+    /// The memory for a sequence cannot be had.
+    #[error("no memory for {bytes} bytes of {purpose}: close sequences or lower the context limit")]
+    OutOfMemory {
+        /// What was asked of the operating system.
+        bytes: usize,
+        /// What it was for.
+        purpose: &'static str,
+    },
     /// A sequence handle that was never opened or is closed.
     #[error("{0:?} is not open")]
     UnknownSequence(SequenceId),

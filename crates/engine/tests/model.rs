@@ -22,7 +22,7 @@ fn on_every_backend(test: impl Fn(&mut dyn Backend, &Shape)) {
     for (model, shape, weights) in random::models() {
         for candidate in CANDIDATES {
             println!("{} with the {model} model", candidate.name);
-            test(&mut *(candidate.start)(&shape, &weights), &shape);
+            test(&mut *candidate.backend(&shape, &weights), &shape);
         }
     }
 }
@@ -75,14 +75,14 @@ fn setting_up_differently_gives_the_same_bits() {
         let tokens = prompt(&shape, 3, PROMPT_TOKENS);
         let mut first_of_its_kind: Vec<(&str, Vec<f32>)> = Vec::new();
         for candidate in CANDIDATES {
-            let logits = alone(&mut *(candidate.start)(&shape, &weights), &tokens);
+            let logits = alone(&mut *candidate.backend(&shape, &weights), &tokens);
             match first_of_its_kind.iter().find(|(bits, _)| *bits == candidate.bits) {
                 Some((_, expected)) => {
                     assert_bits(&format!("{} on {model}", candidate.name), &logits, expected);
                 }
                 None => first_of_its_kind.push((candidate.bits, logits)),
             }
-            let again = alone(&mut *(candidate.start)(&shape, &weights), &tokens);
+            let again = alone(&mut *candidate.backend(&shape, &weights), &tokens);
             let (_, expected) =
                 first_of_its_kind.iter().find(|(bits, _)| *bits == candidate.bits).unwrap();
             assert_bits(&format!("{} on {model}, once more", candidate.name), &again, expected);

@@ -1,6 +1,6 @@
 //! Which device runs the model: the only place that names devices.
 
-use super::{Backend, BackendOptions, reference::Reference};
+use super::{Backend, BackendOptions, cpu::Cpu, reference::Reference};
 use crate::{
     Error,
     model::{Shape, Weights},
@@ -17,10 +17,16 @@ struct Device {
 }
 
 /// Best first. The last one runs anywhere.
-const DEVICES: &[Device] = &[Device {
-    name: "reference",
-    start: |shape, weights, _| Ok(Box::new(Reference::new(shape, weights))),
-}];
+const DEVICES: &[Device] = &[
+    Device {
+        name: "cpu",
+        start: |shape, weights, options| Ok(Box::new(Cpu::new(shape, weights, options)?)),
+    },
+    Device {
+        name: "reference",
+        start: |shape, weights, _| Ok(Box::new(Reference::new(shape, weights))),
+    },
+];
 
 /// Names that [`select`] takes, the one it would rather have first.
 pub fn names() -> impl Iterator<Item = &'static str> {

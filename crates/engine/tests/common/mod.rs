@@ -4,9 +4,16 @@
 pub mod random;
 
 use calla_engine::{
-    backend::{Backend, Batch, Logits, Row, SequenceId, Wants, reference::Reference},
+    Error,
+    backend::{
+        Backend, BackendOptions, Batch, Logits, Precision, Row, SequenceId, Wants, cpu::Cpu,
+        reference::Reference,
+    },
     model::{Shape, Weights},
 };
+
+/// Sets a backend up for a model.
+type Start = fn(&Shape, &Weights) -> Result<Box<dyn Backend>, Error>;
 
 /// A backend, in one way of setting it up, that must pass the whole suite.
 pub struct Candidate {
@@ -16,16 +23,76 @@ pub struct Candidate {
     pub bits: &'static str,
     /// How far logits may be from mlx-lm's in float32: norm of the difference over norm.
     pub oracle_tolerance: f64,
-    pub start: fn(&Shape, &Weights) -> Box<dyn Backend>,
+    /// Checkpoints of `data/tiny` whose dimensions it does not take: it must say so.
+    pub refuses: &'static [&'static str],
+    pub start: Start,
+}
+
+impl Candidate {
+    /// A backend for a model that it takes.
+    pub fn backend(&self, shape: &Shape, weights: &Weights) -> Box<dyn Backend> {
+        (self.start)(shape, weights).expect("the suite's models suit every backend")
+    }
 }
 
 /// Every backend under test; one line adds one.
-pub const CANDIDATES: &[Candidate] = &[Candidate {
-    name: "reference",
-    bits: "reference",
-    oracle_tolerance: 1e-4,
-    start: |shape, weights| Box::new(Reference::new(shape.clone(), weights.clone())),
-}];
+pub const CANDIDATES: &[Candidate] = &[
+    Candidate {
+        name: "reference",
+        bits: "reference",
+        oracle_tolerance: 1e-4,
+        refuses: &[],
+        start: |shape, weights| Ok(Box::new(Reference::new(shape.clone(), weights.clone()))),
+    },
+    Candidate {
+        name: "cpu exact, 1 thread",
+        bits: "cpu exact",
+        oracle_tolerance: 1e-4,
+        refuses: CPU_REFUSES,
+        start: |shape, weights| cpu(shape, weights, Precision::Exact, 1),
+    },
+    Candidate {
+        name: "cpu exact, 3 threads",
+        bits: "cpu exact",
+        oracle_tolerance: 1e-4,
+        refuses: CPU_REFUSES,
+        start: |shape, weights| cpu(shape, weights, Precision::Exact, 3),
+    },
+    Candidate {
+        name: "cpu, 1 thread",
+        bits: "cpu",
+        oracle_tolerance: 5e-3,
+        refuses: CPU_REFUSES,
+        start: |shape, weights| cpu(shape, weights, Precision::Default, 1),
+    },
+    Candidate {
+        name: "cpu, 2 threads",
+        bits: "cpu",
+        oracle_tolerance: 5e-3,
+        refuses: CPU_REFUSES,
+        start: |shape, weights| cpu(shape, weights, Precision::Default, 2),
+    },
+    Candidate {
+        name: "cpu, 3 threads",
+        bits: "cpu",
+        oracle_tolerance: 5e-3,
+        refuses: CPU_REFUSES,
+        start: |shape, weights| cpu(shape, weights, Precision::Default, 3),
+    },
+];
+
+fn cpu(
+    shape: &Shape,
+    weights: &Weights,
+    precision: Precision,
+    threads: usize,
+) -> Result<Box<dyn Backend>, Error> {
+    let options = BackendOptions { precision, threads: Some(threads) };
+    Ok(Box::new(Cpu::new(shape.clone(), weights.clone(), &options)?))
+}
+
+/// Experts 96 wide: the kernels take multiples of 64.
+const CPU_REFUSES: &[&str] = &["moe_wide"];
 
 /// Appends tokens to one sequence and gives the wanted rows of logits.
 pub fn step(

@@ -1,3 +1,156 @@
-//! The CPU backend.
+//! The CPU backend: the default everywhere.
+//!
+//! Weights are used where the checkpoint is mapped; activations are laid out to suit them. A
+//! forward pass is a chain of *stages* (`embed`, `delta_net`, `attention`, `moe` or `mlp`,
+//! `head`: one file each), each a few jobs for the thread pool. `kernels` holds the inner loops
+//! for each instruction set and knows neither sequences nor threads.
+//!
+//! Objects: [`Pool`] runs jobs. `Sequences` owns page tables, KV pages and recurrent states.
+//! `Scratch` owns every intermediate result. `Pass` is what the stages of one forward pass share.
+//!
+//! Every sum has one order that depends on the model's dimensions alone, so the same tokens give
+//! the same bits in any chunk of any batch with any number of threads: products sum along their
+//! inputs, attention along spans anchored at absolute positions, experts in a token's own order.
 
+mod attention;
+mod delta_net;
+mod embed;
+mod forward;
+mod head;
 pub mod kernels;
+mod kv;
+mod layout;
+mod math;
+mod mlp;
+mod moe;
+mod pages;
+mod pass;
+mod pool;
+mod rope;
+mod scratch;
+mod sequences;
+mod shared;
+mod support;
+
+use self::{
+    kernels::Kernels,
+    layout::{KvLayout, StateLayout},
+    pages::PagePool,
+    pool::Pool,
+    scratch::Scratch,
+    sequences::Sequences,
+};
+use super::{
+    Backend, BackendOptions, Batch, Logits, Precision, SequenceBytes, SequenceId, SnapshotId,
+};
+use crate::{
+    Error,
+    model::{Shape, Weights},
+};
+
+/// Most tokens in one forward pass: enough rows for an expert's weights to be worth unpacking,
+/// while the intermediate results stay near 150 MB for the 35B model.
+const BATCH_TOKENS_MAX: usize = 512;
+
+/// One model on this machine's cores.
+pub struct Cpu {
+    shape: Shape,
+    weights: Weights,
+    precision: Precision,
+    kernels: &'static Kernels,
+    pool: Pool,
+    sequences: Sequences,
+    scratch: Scratch,
+}
+
+impl Cpu {
+    /// A backend for `weights`, whose dimensions are `shape`'s.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] when the operating system refuses the threads, or the model
+    /// has a dimension that no kernel takes.
+    pub fn new(shape: Shape, weights: Weights, options: &BackendOptions) -> Result<Self, Error> {
+        support::check(&shape, &weights)?;
+        let precision = options.precision;
+        let pool = Pool::new(options.threads)
+            .map_err(|error| unavailable(format!("cannot start its threads: {error}")))?;
+        let pages = PagePool::new(KvLayout::new(&shape, precision));
+        Ok(Self {
+            precision,
+            kernels: Kernels::detect()?,
+            sequences: Sequences::new(pages, StateLayout::new(&shape)),
+            scratch: Scratch::new(&shape, &weights, precision, BATCH_TOKENS_MAX, pool.workers()),
+            pool,
+            shape,
+            weights,
+        })
+    }
+}
+
+impl Backend for Cpu {
+    fn description(&self) -> String {
+        let threads = self.pool.workers();
+        let plural = if threads == 1 { "" } else { "s" };
+        let activations = match self.precision {
+            Precision::Default => "int16",
+            Precision::Exact => "float32",
+        };
+        format!("cpu ({}, {threads} thread{plural}, {activations} activations)", self.kernels.name)
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn batch_tokens_max(&self) -> usize {
+        BATCH_TOKENS_MAX
+    }
+
+    fn open(&mut self, context_tokens: usize) -> Result<SequenceId, Error> {
+        self.shape.check_context(context_tokens)?;
+        self.sequences.open(context_tokens)
+    }
+
+    fn close(&mut self, sequence: SequenceId) -> Result<(), Error> {
+        self.sequences.close(sequence)
+    }
+
+    fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, Error> {
+        self.sequences.fork(sequence)
+    }
+
+    fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, Error> {
+        self.sequences.snapshot(sequence)
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, Error> {
+        self.sequences.restore(snapshot)
+    }
+
+    fn release(&mut self, snapshot: SnapshotId) -> Result<(), Error> {
+        self.sequences.release(snapshot)
+    }
+
+    fn len(&self, sequence: SequenceId) -> Result<usize, Error> {
+        Ok(self.sequences.history(self.sequences.index(sequence)?).len)
+    }
+
+    fn bytes_for(&self, tokens: usize) -> SequenceBytes {
+        self.sequences.bytes_for(tokens)
+    }
+
+    fn forward(&mut self, batch: &Batch<'_>, logits: &mut Logits) -> Result<(), Error> {
+        batch.check(self.shape.vocab, BATCH_TOKENS_MAX, |id| {
+            let history = self.sequences.history(self.sequences.index(id)?);
+            Ok((history.len, history.context))
+        })?;
+        self.sequences.grow(batch)?;
+        let out = logits.resize(batch.logit_rows(), self.shape.vocab);
+        self.run(batch, out);
+        Ok(())
+    }
+}
+
+fn unavailable(problem: String) -> Error {
+    Error::BackendUnavailable { backend: "cpu".into(), problem }
+}

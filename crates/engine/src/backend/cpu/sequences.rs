@@ -1,0 +1,224 @@
+//! What sequences and snapshots own: a page table and a block of recurrent states.
+
+use super::{
+    layout::StateLayout,
+    pages::{PAGE_TOKENS, PageId, PagePool},
+    shared::Cells,
+};
+use crate::{
+    Error,
+    backend::{Batch, SequenceBytes, SequenceId, SnapshotId},
+};
+
+/// A token history, open (a sequence) or frozen (a snapshot).
+pub(crate) struct History {
+    /// Tokens that it remembers.
+    pub len: usize,
+    /// Most tokens it may hold.
+    pub context: usize,
+    /// Pages of the tokens so far, in order; may be shared with other histories.
+    pub pages: Vec<PageId>,
+    /// DeltaNet and convolution states, see [`StateLayout`].
+    pub state: Cells,
+}
+
+/// All histories of a backend. Ids grow, so both lists are sorted and found by bisection.
+pub(crate) struct Sequences {
+    pages: PagePool,
+    state: StateLayout,
+    open: Vec<(SequenceId, History)>,
+    frozen: Vec<(SnapshotId, History)>,
+    /// State blocks of closed histories.
+    spare_states: Vec<Cells>,
+    ids_given: u64,
+}
+
+impl Sequences {
+    pub(crate) fn new(pages: PagePool, state: StateLayout) -> Self {
+        Self {
+            pages,
+            state,
+            open: Vec::new(),
+            frozen: Vec::new(),
+            spare_states: Vec::new(),
+            ids_given: 0,
+        }
+    }
+
+    pub(crate) fn pages(&self) -> &PagePool {
+        &self.pages
+    }
+
+    pub(crate) fn state_layout(&self) -> &StateLayout {
+        &self.state
+    }
+
+    pub(crate) fn open(&mut self, context: usize) -> Result<SequenceId, Error> {
+        let mut state = self.take_state()?;
+        state.as_mut_slice().fill(0.0);
+        let pages = match page_table(context) {
+            Ok(pages) => pages,
+            Err(error) => {
+                self.spare_states.push(state);
+                return Err(error);
+            }
+        };
+        Ok(self.add_open(History { len: 0, context, pages, state }))
+    }
+
+    pub(crate) fn close(&mut self, sequence: SequenceId) -> Result<(), Error> {
+        let index = self.index(sequence)?;
+        let (_, history) = self.open.remove(index);
+        self.recycle(history);
+        Ok(())
+    }
+
+    pub(crate) fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, Error> {
+        let index = self.index(sequence)?;
+        let copy = self.copy(|all| &mut all.open[index].1)?;
+        Ok(self.add_open(copy))
+    }
+
+    pub(crate) fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, Error> {
+        let index = self.index(sequence)?;
+        let copy = self.copy(|all| &mut all.open[index].1)?;
+        self.ids_given += 1;
+        let id = SnapshotId(self.ids_given);
+        self.frozen.push((id, copy));
+        Ok(id)
+    }
+
+    pub(crate) fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, Error> {
+        let index = self.frozen_index(snapshot)?;
+        let copy = self.copy(|all| &mut all.frozen[index].1)?;
+        Ok(self.add_open(copy))
+    }
+
+    pub(crate) fn release(&mut self, snapshot: SnapshotId) -> Result<(), Error> {
+        let index = self.frozen_index(snapshot)?;
+        let (_, history) = self.frozen.remove(index);
+        self.recycle(history);
+        Ok(())
+    }
+
+    /// Predicts the memory of a history of `tokens` tokens.
+    pub(crate) fn bytes_for(&self, tokens: usize) -> SequenceBytes {
+        let page_bytes = self.pages.layout().page_bytes();
+        SequenceBytes {
+            state: self.state.len() * size_of::<f32>(),
+            kv: PagePool::pages_for(tokens).saturating_mul(page_bytes),
+        }
+    }
+
+    /// Where a sequence stands at present: good until one is opened or closed.
+    pub(crate) fn index(&self, sequence: SequenceId) -> Result<usize, Error> {
+        self.open
+            .binary_search_by_key(&sequence, |(id, _)| *id)
+            .map_err(|_| Error::UnknownSequence(sequence))
+    }
+
+    /// The sequence at [`Sequences::index`].
+    pub(crate) fn history(&self, index: usize) -> &History {
+        &self.open[index].1
+    }
+
+    /// The same, to write its state and length.
+    pub(crate) fn history_mut(&mut self, index: usize) -> &mut History {
+        &mut self.open[index].1
+    }
+
+    /// Gives every sequence of a checked batch the pages for its new tokens, none of which is
+    /// shared from its present end on. Lengths stay.
+    ///
+    /// # Errors
+    /// When the memory cannot be had: no sequence has changed then.
+    pub(crate) fn grow(&mut self, batch: &Batch<'_>) -> Result<(), Error> {
+        let mut missing = 0;
+        for row in batch.rows {
+            let history = self.history(self.index(row.sequence)?);
+            missing += PagePool::pages_for(history.len + row.tokens.len()) - history.pages.len();
+            missing += usize::from(self.shares_its_end(history));
+        }
+        self.pages.reserve(missing)?;
+        for row in batch.rows {
+            let index = self.index(row.sequence)?;
+            if self.shares_its_end(&self.open[index].1) {
+                let last = self.open[index].1.pages.last_mut().expect("it shares its last page");
+                *last = self.pages.copy_on_write(*last)?;
+            }
+            let history = &mut self.open[index].1;
+            while history.pages.len() < PagePool::pages_for(history.len + row.tokens.len()) {
+                history.pages.push(self.pages.take()?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the next token goes to a page that another history holds too.
+    fn shares_its_end(&self, history: &History) -> bool {
+        !history.len.is_multiple_of(PAGE_TOKENS)
+            && history.pages.last().is_some_and(|&page| self.pages.is_shared(page))
+    }
+
+    fn frozen_index(&self, snapshot: SnapshotId) -> Result<usize, Error> {
+        self.frozen
+            .binary_search_by_key(&snapshot, |(id, _)| *id)
+            .map_err(|_| Error::UnknownSnapshot(snapshot))
+    }
+
+    fn add_open(&mut self, history: History) -> SequenceId {
+        self.ids_given += 1;
+        let id = SequenceId(self.ids_given);
+        self.open.push((id, history));
+        id
+    }
+
+    /// Shares the pages and copies the states of what `source` names.
+    fn copy(&mut self, source: impl Fn(&mut Self) -> &mut History) -> Result<History, Error> {
+        let mut state = self.take_state()?;
+        let from = source(self);
+        let (len, context) = (from.len, from.context);
+        let mut pages = match page_table(context) {
+            Ok(pages) => pages,
+            Err(error) => {
+                self.spare_states.push(state);
+                return Err(error);
+            }
+        };
+        // A failed forward may have left more pages than tokens.
+        pages.extend_from_slice(&from.pages[..PagePool::pages_for(len)]);
+        state.copy_from(&mut from.state);
+        for &page in &pages {
+            self.pages.share(page);
+        }
+        Ok(History { len, context, pages, state })
+    }
+
+    fn recycle(&mut self, history: History) {
+        for page in history.pages {
+            self.pages.give_back(page);
+        }
+        self.spare_states.push(history.state);
+    }
+
+    fn take_state(&mut self) -> Result<Cells, Error> {
+        let len = self.state.len();
+        let zeros = || Cells::zeros(len).ok_or_else(|| no_memory(len * size_of::<f32>()));
+        self.spare_states.pop().map_or_else(zeros, Ok)
+    }
+}
+
+fn no_memory(bytes: usize) -> Error {
+    Error::OutOfMemory { bytes, purpose: "DeltaNet states" }
+}
+
+/// An empty page table with room for `context` tokens.
+fn page_table(context: usize) -> Result<Vec<PageId>, Error> {
+    let mut pages = Vec::new();
+    let count = PagePool::pages_for(context);
+    pages.try_reserve_exact(count).map_err(|_| Error::OutOfMemory {
+        bytes: count.saturating_mul(size_of::<PageId>()),
+        purpose: "a page table",
+    })?;
+    Ok(pages)
+}
