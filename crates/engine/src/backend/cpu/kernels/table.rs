@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+#[cfg(target_arch = "aarch64")]
+use super::simd::neon::Neon;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2::Avx2, avx512::Avx512};
 use super::{
@@ -16,6 +18,8 @@ pub(super) static ALL: &[&Kernels] = &[
     &avx512::KERNELS,
     #[cfg(target_arch = "x86_64")]
     &avx2::KERNELS,
+    #[cfg(target_arch = "aarch64")]
+    &neon::KERNELS,
     &portable::KERNELS,
 ];
 
@@ -110,6 +114,14 @@ with_ops!(
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512vnni");
+);
+#[cfg(target_arch = "aarch64")]
+with_ops!(
+    instruction_set,
+    neon,
+    Neon,
+    target_feature(enable = "neon"),
+    std::arch::is_aarch64_feature_detected!("neon");
 );
 
 /// The kernels under the names of the table, formats and precisions told apart.

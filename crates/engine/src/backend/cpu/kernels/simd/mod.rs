@@ -4,6 +4,8 @@
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 pub(super) mod portable;
 
 /// One instruction set.
