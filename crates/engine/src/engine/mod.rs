@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use shared::Stats;
 pub use stream::EventStream;
-pub(crate) use stream::Job;
+pub(crate) use stream::{Job, pair};
 
 use crate::{Error, Request, backend::Backend};
 use shared::Shared;
@@ -112,7 +112,7 @@ impl Engine {
         let inner = &*self.inner;
         check::request(&request, inner.vocab, inner.context_tokens)?;
         inner.shared.reserve()?;
-        let (job, stream) = stream::pair(request);
+        let (job, stream) = pair(request);
         if inner.commands.send(Command::Submit(Box::new(job))).is_err() {
             inner.shared.give_back();
             return Err(inner.shared.refusal().unwrap_or(Error::ShuttingDown));

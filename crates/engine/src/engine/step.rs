@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::{EngineConfig, Job, shared::Shared};
 use crate::{
-    Error, Event, FinishReason, Usage,
+    Error, FinishReason, Usage,
     backend::{Backend, Batch, Logits, Row, SequenceId},
     cache::{Hit, PrefixCache},
     sampler::Workspace,
@@ -129,7 +129,7 @@ impl StepLoop {
             }
         };
         while let Some((job, reason)) = self.scheduler.take_waiting(verdict) {
-            self.end_waiting(&job, reason);
+            self.end_waiting(job, reason);
         }
         while let Some((sequence, reason)) = self.scheduler.take_running(verdict) {
             self.end(sequence, reason);
@@ -139,15 +139,16 @@ impl StepLoop {
     /// Opens sequences for the requests whose turn it is.
     fn admit(&mut self) {
         while let Some(job) = self.scheduler.next_to_admit() {
+            let admitted = Instant::now();
             match self.open(&job.request.prompt) {
                 Ok((id, hit)) => {
-                    let sequence = Sequence::new(job, id, hit, self.cache.is_on());
+                    let sequence = Sequence::new(job, admitted, id, hit, self.cache.is_on());
                     let usage = sequence.usage(Instant::now());
                     self.shared.prompt_tokens.fetch_add(usage.prompt_tokens as u64, Relaxed);
                     self.shared.cached_tokens.fetch_add(usage.cached_tokens as u64, Relaxed);
                     self.scheduler.start(sequence);
                 }
-                Err(error) => self.end_waiting(&job, FinishReason::Failed(Arc::new(error))),
+                Err(error) => self.end_waiting(job, FinishReason::Failed(Arc::new(error))),
             }
         }
         self.publish();
@@ -215,6 +216,7 @@ impl StepLoop {
     }
 
     fn end(&mut self, mut sequence: Sequence, reason: FinishReason) {
+        let usage = sequence.usage(Instant::now());
         if sequence.ends_well(&reason) {
             keep(&mut self.cache, &mut *self.backend, &mut sequence);
         } else if matches!(reason, FinishReason::NotANumber) {
@@ -226,10 +228,9 @@ impl StepLoop {
         if let Err(error) = self.backend.close(sequence.id()) {
             tracing::error!(%error, "a sequence could not be closed");
         }
-        let usage = sequence.usage(Instant::now());
         self.shared.generated_tokens.fetch_add(usage.completion_tokens as u64, Relaxed);
         self.publish();
-        self.send_end(sequence.job(), reason, usage);
+        self.send_end(sequence.into_job(), reason, usage);
     }
 
     /// Shows what there is right now to [`super::Engine::stats`].
@@ -239,17 +240,17 @@ impl StepLoop {
         self.shared.cache_bytes.store(self.cache.bytes(), Relaxed);
     }
 
-    fn end_waiting(&self, job: &Job, reason: FinishReason) {
+    fn end_waiting(&self, job: Job, reason: FinishReason) {
         let usage = Usage { prompt_tokens: job.request.prompt.len(), ..Usage::default() };
         self.send_end(job, reason, usage);
     }
 
-    fn send_end(&self, job: &Job, reason: FinishReason, usage: Usage) {
+    fn send_end(&self, job: Job, reason: FinishReason, usage: Usage) {
         tracing::debug!(?reason, ?usage, waited = ?job.submitted.elapsed(), "request ended");
         self.shared.finished.fetch_add(1, Relaxed);
         // First the place, then the event: who has seen the end may submit again at once.
         self.shared.give_back();
-        job.send(Event::End { reason, usage });
+        job.end(reason, usage);
     }
 
     fn fail_for_good(mut self, panic: Box<dyn Any + Send>) {
@@ -264,10 +265,10 @@ impl StepLoop {
         let reason = || FinishReason::Failed(Arc::clone(&error));
         while let Some((sequence, _)) = self.scheduler.take_running(|_| Some(reason())) {
             let usage = sequence.usage(Instant::now());
-            self.send_end(sequence.job(), reason(), usage);
+            self.send_end(sequence.into_job(), reason(), usage);
         }
         while let Some((job, _)) = self.scheduler.take_waiting(|_| Some(reason())) {
-            self.end_waiting(&job, reason());
+            self.end_waiting(job, reason());
         }
         self.shared.running.store(0, Relaxed);
     }

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use crate::{Event, Request};
+use crate::{Error, Event, FinishReason, Request, Usage};
 
 /// The events of one request. Dropping it cancels the request.
 ///
@@ -29,12 +29,13 @@ pub(crate) struct Job {
     pub(crate) submitted: Instant,
     events: mpsc::UnboundedSender<Event>,
     tokens_kept: Arc<AtomicUsize>,
+    has_ended: bool,
 }
 
 const ALL_KEPT: usize = usize::MAX;
 
 /// The two ends of a request.
-pub(super) fn pair(request: Request) -> (Job, EventStream) {
+pub(crate) fn pair(request: Request) -> (Job, EventStream) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let tokens_kept = Arc::new(AtomicUsize::new(ALL_KEPT));
     let job = Job {
@@ -42,6 +43,7 @@ pub(super) fn pair(request: Request) -> (Job, EventStream) {
         submitted: Instant::now(),
         events: sender,
         tokens_kept: Arc::clone(&tokens_kept),
+        has_ended: false,
     };
     (job, EventStream { events: receiver, tokens_kept })
 }
@@ -74,6 +76,12 @@ impl Job {
         let _ = self.events.send(event);
     }
 
+    /// Sends the last event.
+    pub(crate) fn end(mut self, reason: FinishReason, usage: Usage) {
+        self.send(Event::End { reason, usage });
+        self.has_ended = true;
+    }
+
     /// The caller has dropped its stream.
     pub(crate) fn is_gone(&self) -> bool {
         self.events.is_closed()
@@ -87,5 +95,16 @@ impl Job {
     /// Generated tokens that the caller counts; all, unless it has finished the request itself.
     pub(crate) fn tokens_kept(&self) -> usize {
         self.tokens_kept.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Job {
+    /// No stream closes without an end, even when a panic takes the job out of the loop's hands.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let message = "the request was lost in a panic".to_owned();
+            let reason = FinishReason::Failed(Arc::new(Error::Panicked { message }));
+            self.send(Event::End { reason, usage: Usage::default() });
+        }
     }
 }

@@ -136,3 +136,52 @@ impl Scheduler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::{Request, backend::SequenceId, engine::pair, sampler::Workspace};
+
+    /// A sequence with a prompt of `prompt_tokens`, of which `computed` are in the state. With all
+    /// of them it has a first token to feed.
+    fn sequence(prompt_tokens: usize, computed: usize) -> Sequence {
+        let (job, _) = pair(Request { prompt: vec![1; prompt_tokens], ..Request::default() });
+        let id = SequenceId(prompt_tokens as u64);
+        let mut sequence = Sequence::new(job, Instant::now(), id, None, false);
+        sequence.advance(computed);
+        if computed == prompt_tokens {
+            sequence.take_next(&[0.0, 1.0], &mut Workspace::default(), 100);
+        }
+        sequence
+    }
+
+    fn planned(chunk_tokens: usize, sequences: Vec<Sequence>) -> Vec<(usize, usize, Wants)> {
+        let mut scheduler = Scheduler::new(chunk_tokens);
+        sequences.into_iter().for_each(|sequence| scheduler.start(sequence));
+        let mut plan = Plan::default();
+        scheduler.plan(&mut plan);
+        plan.rows.iter().map(|row| (row.slot, row.tokens, row.wants)).collect()
+    }
+
+    #[test]
+    fn answers_go_first_and_prompts_share_what_is_left() {
+        let sequences = || vec![sequence(30, 0), sequence(5, 5), sequence(20, 10), sequence(6, 6)];
+        let answers = [(1, 1, Wants::Last), (3, 1, Wants::Last)];
+        let all = [&answers[..], &[(0, 30, Wants::Last), (2, 10, Wants::Last)]].concat();
+        assert_eq!(planned(100, sequences()), all);
+        let some = [&answers[..], &[(0, 30, Wants::Last), (2, 8, Wants::Nothing)]].concat();
+        assert_eq!(planned(40, sequences()), some);
+        let part = [&answers[..], &[(0, 14, Wants::Nothing)]].concat();
+        assert_eq!(planned(16, sequences()), part);
+        assert_eq!(planned(2, sequences()), answers);
+    }
+
+    #[test]
+    fn a_finished_sequence_is_not_planned() {
+        let mut finished = sequence(5, 5);
+        finished.finish(FinishReason::Length);
+        assert_eq!(planned(16, vec![finished]), []);
+    }
+}

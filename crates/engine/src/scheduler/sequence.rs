@@ -31,9 +31,15 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// A request whose sequence has just been opened, or restored from `hit`. `keeps`: some of its
-    /// states may be kept for later prompts.
-    pub(crate) fn new(mut job: Job, id: SequenceId, hit: Option<Hit>, keeps: bool) -> Self {
+    /// A request that was admitted at `admitted`, and its sequence, just opened or restored from
+    /// `hit`. `keeps`: some of its states may be kept for later prompts.
+    pub(crate) fn new(
+        mut job: Job,
+        admitted: Instant,
+        id: SequenceId,
+        hit: Option<Hit>,
+        keeps: bool,
+    ) -> Self {
         let tokens = std::mem::take(&mut job.request.prompt);
         let cached = hit.map_or(0, |hit| hit.tokens);
         assert!(
@@ -55,7 +61,7 @@ impl Sequence {
             kept: Vec::new(),
             sampler: Sampler::new(job.request.sampling.clone(), job.request.logprobs),
             finished: None,
-            admitted: Instant::now(),
+            admitted,
             prefilled: None,
             job,
         }
@@ -67,6 +73,10 @@ impl Sequence {
 
     pub(crate) fn job(&self) -> &Job {
         &self.job
+    }
+
+    pub(crate) fn into_job(self) -> Job {
+        self.job
     }
 
     /// Known tokens that are not in the state yet.

@@ -43,6 +43,8 @@ pub(crate) struct State {
     pub(crate) restores: usize,
     /// Snapshots that may exist; one more is an error.
     pub(crate) snapshots_max: Option<usize>,
+    /// Taking one panics.
+    pub(crate) snapshot_panics: bool,
     pub(crate) dropped: bool,
     next_handle: u64,
     steps_allowed: Option<usize>,
@@ -180,6 +182,10 @@ impl Backend for Fake {
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, Error> {
         let mut state = self.probe.state();
+        if state.snapshot_panics {
+            drop(state);
+            panic!("asked to panic");
+        }
         let history = state.history(sequence)?.clone();
         if state.snapshots_max.is_some_and(|max| state.snapshots.len() >= max) {
             return Err(Error::Engine { field: "fake", problem: "no memory".to_owned() });

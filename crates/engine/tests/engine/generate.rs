@@ -1,6 +1,6 @@
 //! What a request gives: tokens, ends, usage.
 
-use calla_engine::{Engine, EngineConfig, Error, FinishReason, Limits, Request, Sampling};
+use calla_engine::{Engine, EngineConfig, Error, Event, FinishReason, Limits, Request, Sampling};
 
 use crate::{
     fake::{CONTEXT_MAX, Fake, PANICS, Probe, TURNS_NAN, VOCAB, greedy},
@@ -176,4 +176,18 @@ fn a_panic_ends_every_request_and_refuses_more() {
     assert_eq!((engine.stats().running, engine.stats().waiting), (0, 0));
     drop(engine);
     assert!(probe.state().dropped);
+}
+
+#[test]
+fn no_stream_closes_without_an_end_wherever_the_panic_is() {
+    // While the prompt is computed, and when the sequence is already taken out of the loop.
+    for prompt_tokens in [1, 20] {
+        let (engine, probe) = start(EngineConfig { cache_bytes: 1 << 20, ..config() });
+        probe.state().snapshot_panics = true;
+        let mut stream = engine.submit(request(tokens(8, prompt_tokens), 3)).unwrap();
+        let last = std::iter::from_fn(|| stream.next_blocking()).last();
+        assert!(matches!(last, Some(Event::End { reason: FinishReason::Failed(_), .. })));
+        engine.join();
+        assert!(matches!(engine.submit(request(vec![1], 1)), Err(Error::Panicked { .. })));
+    }
 }

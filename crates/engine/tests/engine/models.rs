@@ -17,7 +17,8 @@ const MODELS: [&str; 4] = ["moe_base", "moe_tied", "dense_zero_centred", "bits8"
 fn on_every_device(test: impl Fn(&dyn Fn() -> Box<dyn Backend>, u32)) {
     for model in MODELS {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny").join(model);
-        let Checkpoint { shape, weights } = Checkpoint::open(&Source::folder(folder)).unwrap();
+        let Checkpoint { shape, weights } =
+            Checkpoint::open(&Source::folder(folder)).expect("a good checkpoint");
         for device in select::names() {
             let options = BackendOptions { threads: Some(1), ..BackendOptions::default() };
             let start = || select::select(Some(device), &shape, &weights, &options);
@@ -35,19 +36,19 @@ fn on_every_device(test: impl Fn(&dyn Fn() -> Box<dyn Backend>, u32)) {
 
 /// The greedy answer, by the shortest way through a backend.
 fn greedy(backend: &mut dyn Backend, prompt: &[u32], count: usize) -> Vec<u32> {
-    let sequence = backend.open(prompt.len() + count).unwrap();
+    let sequence = backend.open(prompt.len() + count).expect("memory for it");
     let (mut answer, mut next) = (Vec::new(), prompt.to_vec());
     let mut logits = Logits::new();
     while answer.len() < count {
         let rows = [Row { sequence, tokens: &next, wants: Wants::Last }];
-        backend.forward(&Batch { rows: &rows }, &mut logits).unwrap();
+        backend.forward(&Batch { rows: &rows }, &mut logits).expect("a good batch");
         let row = logits.row(0);
         let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let best = row.iter().position(|&logit| logit == largest).unwrap() as u32;
+        let best = row.iter().position(|&logit| logit == largest).expect("no NaN") as u32;
         answer.push(best);
         next = vec![best];
     }
-    backend.close(sequence).unwrap();
+    backend.close(sequence).expect("it is open");
     answer
 }
 
@@ -56,7 +57,8 @@ fn prompt(seed: u32, len: u32, vocab: u32) -> Vec<u32> {
 }
 
 fn start(backend: Box<dyn Backend>, prefill_chunk_tokens: usize, cache_bytes: usize) -> Engine {
-    Engine::start(backend, EngineConfig { prefill_chunk_tokens, cache_bytes, ..config() }).unwrap()
+    Engine::start(backend, EngineConfig { prefill_chunk_tokens, cache_bytes, ..config() })
+        .expect("a valid config")
 }
 
 #[test]
