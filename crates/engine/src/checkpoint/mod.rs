@@ -7,6 +7,7 @@
 mod config;
 mod safetensors;
 mod source;
+pub mod synth;
 #[cfg(test)]
 mod tests;
 mod weights;
