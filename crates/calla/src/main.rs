@@ -1,2 +1,64 @@
-//! The command line.
-fn main() {}
+//! The command line: step 1 of a request's way, and step 9 on a terminal.
+//!
+//! `args` declares every flag once, with name, help, default, environment variable and check; one
+//! module a command holds what it does. A command prints its result to stdout and nothing else;
+//! everything about the way there goes to stderr.
+
+mod args;
+mod bench;
+mod error;
+mod eval;
+mod model;
+mod output;
+mod synth;
+mod version;
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use clap::Parser as _;
+
+use crate::{
+    args::{Cli, Command},
+    error::Error,
+};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    output::start_log(cli.verbose);
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader has seen enough: `calla … | head` is no failure.
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            // With stderr closed there is nobody left to tell.
+            let _ = writeln!(io::stderr(), "calla: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Error> {
+    match cli.command {
+        Command::Bench(args) => bench::run(&args, cli.verbose),
+        Command::Eval(args) => eval::run(&args, cli.verbose),
+        Command::Synth(args) => synth::run(&args),
+    }
+}
+
+/// Prints help and version to stdout; a mistake to stderr, with exit code 2.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let _ = write!(io::stderr(), "calla: {text}");
+    ExitCode::from(2)
+}

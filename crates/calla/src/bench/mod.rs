@@ -1,0 +1,196 @@
+//! `calla bench`: how fast, how near to what the memory allows, and the same tokens every time.
+
+mod floor;
+mod machine;
+mod measure;
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::{args::BenchArgs, error::Error, model, output, version};
+
+use self::{machine::Machine, measure::Sample};
+
+pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
+    let mut loaded = model::load(&args.model, &args.backend, verbose)?;
+    for context in args.contexts.iter().map(|context| context.get()) {
+        measure::check(loaded.backend.as_ref(), context, args.steps.get())?;
+    }
+    let machine = Machine::here(args.backend.options().threads);
+    let read_bytes_s = floor::read_bytes_s(machine.threads);
+    let mut report = Report {
+        version: version::SHORT,
+        machine,
+        backend: loaded.backend.description(),
+        model: args.model.name(),
+        steps: args.steps.get(),
+        repetitions: args.repetitions.get(),
+        load_s: loaded.load.as_secs_f64(),
+        read_gb_s: read_bytes_s / 1e9,
+        resident_anonymous_bytes: None,
+        runs: Vec::new(),
+    };
+    let mut changed = None;
+    for context in args.contexts.iter().map(|context| context.get()) {
+        let backend = loaded.backend.as_mut();
+        let samples = measure::context(backend, context, report.steps, report.repetitions)?;
+        let token_bytes =
+            floor::token_bytes(backend, &loaded.checkpoint.weights, context + report.steps / 2);
+        report.runs.push(Run::new(context, &samples, token_bytes, read_bytes_s));
+        changed = changed.or(changed_digest(context, &samples));
+        report.resident_anonymous_bytes = machine::resident_anonymous_bytes();
+    }
+    match args.output.json {
+        true => output::json(&report)?,
+        false => output::text(&report.table())?,
+    }
+    changed.map_or(Ok(()), Err)
+}
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: &'static str,
+    machine: Machine,
+    backend: String,
+    model: String,
+    steps: usize,
+    repetitions: usize,
+    /// From nothing to ready for the first token.
+    load_s: f64,
+    /// Read bandwidth of the memory, measured before the runs with as many threads.
+    read_gb_s: f64,
+    /// Memory after the runs that is not a mapped file, where the system tells.
+    resident_anonymous_bytes: Option<u64>,
+    runs: Vec<Run>,
+}
+
+/// One context's results: medians, and the range over the repetitions.
+#[derive(Debug, Serialize)]
+struct Run {
+    context: usize,
+    prefill_tok_s: f64,
+    prefill_tok_s_min: f64,
+    prefill_tok_s_max: f64,
+    decode_tok_s: f64,
+    decode_tok_s_min: f64,
+    decode_tok_s_max: f64,
+    /// Bytes that a decoded token must read or write at this context.
+    token_bytes: u64,
+    /// Time that these bytes take at the measured bandwidth, over the time a token took.
+    floor_share: f64,
+    digest: String,
+}
+
+impl Run {
+    fn new(context: usize, samples: &[Sample], token_bytes: u64, read_bytes_s: f64) -> Self {
+        let prefill = Spread::of(samples.iter().map(|sample| sample.prefill_tok_s));
+        let decode = Spread::of(samples.iter().map(|sample| sample.decode_tok_s));
+        Run {
+            context,
+            prefill_tok_s: prefill.median,
+            prefill_tok_s_min: prefill.min,
+            prefill_tok_s_max: prefill.max,
+            decode_tok_s: decode.median,
+            decode_tok_s_min: decode.min,
+            decode_tok_s_max: decode.max,
+            token_bytes,
+            floor_share: token_bytes as f64 / read_bytes_s * decode.median,
+            digest: samples[0].digest_hex(),
+        }
+    }
+}
+
+impl Report {
+    fn table(&self) -> String {
+        let mut text = format!(
+            "calla {}  {}\nbackend  {}\nmachine  {}\nready    {:.2} s\nread     {:.1} GB/s\n",
+            self.version, self.model, self.backend, self.machine, self.load_s, self.read_gb_s,
+        );
+        if let Some(bytes) = self.resident_anonymous_bytes {
+            writeln!(text, "memory   {:.0} MB beyond the mapped weights", bytes as f64 / 1e6)
+                .expect(STRING_GROWS);
+        }
+        writeln!(
+            text,
+            "\n{:>8}  {:>14}  {:>17}  {:>14}  {:>17}  {:>6}  digest",
+            "context", "prefill tok/s", "(min..max)", "decode tok/s", "(min..max)", "floor"
+        )
+        .expect(STRING_GROWS);
+        for run in &self.runs {
+            writeln!(
+                text,
+                "{:>8}  {:>14.1}  {:>17}  {:>14.2}  {:>17}  {:>5.1}%  {}",
+                run.context,
+                run.prefill_tok_s,
+                format!("({:.1}..{:.1})", run.prefill_tok_s_min, run.prefill_tok_s_max),
+                run.decode_tok_s,
+                format!("({:.2}..{:.2})", run.decode_tok_s_min, run.decode_tok_s_max),
+                100.0 * run.floor_share,
+                run.digest,
+            )
+            .expect(STRING_GROWS);
+        }
+        text
+    }
+}
+
+const STRING_GROWS: &str = "writing to a String cannot fail";
+
+struct Spread {
+    min: f64,
+    median: f64,
+    max: f64,
+}
+
+impl Spread {
+    /// Of at least one value.
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        let median = match values.len() % 2 {
+            0 => (values[middle - 1] + values[middle]) / 2.0,
+            _ => values[middle],
+        };
+        Spread { min: values[0], median, max: values[values.len() - 1] }
+    }
+}
+
+/// The error for repetitions that disagree.
+fn changed_digest(context: usize, samples: &[Sample]) -> Option<Error> {
+    if samples.iter().all(|sample| sample.digest == samples[0].digest) {
+        return None;
+    }
+    let digests: Vec<String> = samples.iter().map(Sample::digest_hex).collect();
+    Some(Error::Digest { context, digests: digests.join(", ") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_or_between_the_two_middles() {
+        assert_eq!(Spread::of([3.0, 1.0, 2.0].into_iter()).median, 2.0);
+        let spread = Spread::of([4.0, 1.0, 2.0, 3.0].into_iter());
+        assert_eq!((spread.min, spread.median, spread.max), (1.0, 2.5, 4.0));
+    }
+
+    #[test]
+    fn a_digest_that_changes_is_an_error_that_shows_all_of_them() {
+        let sample = |digest| Sample { prefill_tok_s: 1.0, decode_tok_s: 1.0, digest };
+        assert!(changed_digest(8, &[sample(1), sample(1)]).is_none());
+        let error = changed_digest(8, &[sample(1), sample(255)]).expect("they differ").to_string();
+        assert!(error.contains("0000000000000001, 00000000000000ff"), "{error}");
+    }
+
+    #[test]
+    fn the_floor_share_is_the_least_time_over_the_time_taken() {
+        let sample = Sample { prefill_tok_s: 1.0, decode_tok_s: 5.0, digest: 0 };
+        // 2 GB a token at 20 GB/s: 0.1 s of the 0.2 s taken.
+        let run = Run::new(8, &[sample], 2_000_000_000, 20e9);
+        assert!((run.floor_share - 0.5).abs() < 1e-12);
+    }
+}

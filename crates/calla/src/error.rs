@@ -1,0 +1,34 @@
+use std::{io, path::PathBuf};
+
+/// Everything that can go wrong in a command, with the place, the values and the way out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The engine or its checkpoint.
+    #[error(transparent)]
+    Engine(#[from] calla_engine::Error),
+    /// A file that the user named.
+    #[error("{path}: {problem}", path = path.display())]
+    File { path: PathBuf, problem: String },
+    /// A flag whose value does not fit the model or the machine.
+    #[error("--{flag}: {problem}")]
+    Flag { flag: &'static str, problem: String },
+    /// The model gave something that is not a number.
+    #[error("the logits at position {position} are not all numbers: the checkpoint may be damaged")]
+    NotANumber { position: usize },
+    /// Repetitions of a benchmark generated different tokens.
+    #[error(
+        "context {context}: repetitions generated different tokens (digests {digests}): the \
+         backend is not deterministic, so its speed means nothing"
+    )]
+    Digest { context: usize, digests: String },
+    /// The result could not be written.
+    #[error("cannot write the result: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl Error {
+    /// Whether the reader of stdout has gone away.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

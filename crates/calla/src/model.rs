@@ -1,0 +1,71 @@
+//! From flags to a model that runs.
+
+use std::time::{Duration, Instant};
+
+use calla_engine::{
+    backend::{Backend, select},
+    checkpoint::{Checkpoint, Source},
+};
+
+use crate::{
+    args::{BackendArgs, ModelArgs},
+    error::Error,
+    output,
+};
+
+macro_rules! embedded {
+    ($name:literal) => {
+        ($name, include_bytes!(concat!("../../../models/seedling/", $name)) as &[u8])
+    };
+}
+/// The model that is there without any file: models/seedling of this repository.
+static EMBEDDED: &[(&str, &[u8])] = &[
+    embedded!("config.json"),
+    embedded!("model.safetensors"),
+    embedded!("tokenizer.json"),
+    embedded!("tokenizer_config.json"),
+    embedded!("chat_template.jinja"),
+    embedded!("generation_config.json"),
+];
+
+/// A model on a device.
+pub(crate) struct Loaded {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) backend: Box<dyn Backend>,
+    /// From nothing to ready for the first token.
+    pub(crate) load: Duration,
+}
+
+impl ModelArgs {
+    pub(crate) fn source(&self) -> Source {
+        match &self.model {
+            Some(folder) => Source::folder(folder),
+            None => Source::embedded(EMBEDDED),
+        }
+    }
+
+    /// What the model is called: its folder's name.
+    pub(crate) fn name(&self) -> String {
+        let Some(folder) = &self.model else { return "seedling".into() };
+        // `.` and `..` have no name before they are resolved.
+        let folder = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+        folder.file_name().map_or("/".into(), |name| name.to_string_lossy().into_owned())
+    }
+}
+
+/// Opens the checkpoint and puts it on the device.
+pub(crate) fn load(model: &ModelArgs, backend: &BackendArgs, verbose: u8) -> Result<Loaded, Error> {
+    let start = Instant::now();
+    let checkpoint = Checkpoint::open(&model.source())?;
+    let name = backend.backend.as_deref();
+    let backend = select::select(name, &checkpoint.shape, &checkpoint.weights, &backend.options())?;
+    let load = start.elapsed();
+    let line = format!(
+        "{} on {}, ready in {:.2} s",
+        model.name(),
+        backend.description(),
+        load.as_secs_f64()
+    );
+    output::note(verbose, &line);
+    Ok(Loaded { checkpoint, backend, load })
+}

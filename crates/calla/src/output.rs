@@ -1,0 +1,51 @@
+//! What goes to stdout and stderr, and in which form.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+
+use crate::error::Error;
+
+/// Prints a result as indented JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
+/// Prints lines of text.
+pub(crate) fn text(text: &str) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// A line about the way to the result: for people who watch, not for logs of scripts.
+pub(crate) fn note(verbose: u8, line: &str) {
+    if verbose > 0 || io::stderr().is_terminal() {
+        // With stderr closed there is nobody to tell.
+        let _ = writeln!(io::stderr(), "calla: {line}");
+    }
+}
+
+/// Sends log lines to stderr: warnings, more with each -v, or what CALLA_LOG asks for.
+pub(crate) fn start_log(verbose: u8) {
+    let default = match verbose {
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    let filter = EnvFilter::try_from_env("CALLA_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal() && !no_color())
+        .init();
+}
+
+/// Whether the user asked for plain text (the NO_COLOR convention).
+pub(crate) fn no_color() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
