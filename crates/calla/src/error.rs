@@ -6,6 +6,27 @@ pub(crate) enum Error {
     /// The engine or its checkpoint.
     #[error(transparent)]
     Engine(#[from] calla_engine::Error),
+    /// The conversation, its template or its tokens.
+    #[error(transparent)]
+    Chat(#[from] calla_chat::ChatError),
+    /// The tokenizer.
+    #[error(transparent)]
+    Text(#[from] calla_text::TextError),
+    /// The server.
+    #[error(transparent)]
+    Server(#[from] calla_server::Error),
+    /// A prompt that cannot be answered.
+    #[error("the prompt {problem}")]
+    Prompt { problem: String },
+    /// An input that cannot be read.
+    #[error("{input}: {problem}")]
+    Input { input: &'static str, problem: String },
+    /// An answer that the engine could not finish.
+    #[error("the answer failed: {problem}")]
+    Answer { problem: String },
+    /// Threads for the answer could not be started.
+    #[error("cannot start threads: {0}")]
+    Runtime(io::Error),
     /// A file that the user named.
     #[error("{path}: {problem}", path = path.display())]
     File { path: PathBuf, problem: String },

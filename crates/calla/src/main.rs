@@ -6,11 +6,15 @@
 
 mod args;
 mod bench;
+mod chat;
 mod error;
 mod eval;
+mod input;
 mod model;
 mod output;
+mod serve;
 mod synth;
+mod tokens;
 mod version;
 
 use std::{
@@ -30,7 +34,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    output::start_log(cli.verbose);
+    output::start_log(cli.command.log_level(cli.verbose));
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader has seen enough: `calla … | head` is no failure.
@@ -45,6 +49,9 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Error> {
     match cli.command {
+        Command::Chat(args) => chat::run(&args, cli.verbose),
+        Command::Serve(args) => serve::run(*args, cli.verbose),
+        Command::Tokens(args) => tokens::run(&args),
         Command::Bench(args) => bench::run(&args, cli.verbose),
         Command::Eval(args) => eval::run(&args, cli.verbose),
         Command::Synth(args) => synth::run(&args),

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use calla_chat::{Model, ModelOptions, SamplingOverrides};
 use calla_engine::{
+    Engine, EngineConfig,
     backend::{Backend, select},
     checkpoint::{Checkpoint, Source},
 };
@@ -68,4 +70,18 @@ pub(crate) fn load(model: &ModelArgs, backend: &BackendArgs, verbose: u8) -> Res
     );
     output::note(verbose, &line);
     Ok(Loaded { checkpoint, backend, load })
+}
+
+/// The same, ready to talk. `sampling` is what requests get that do not say.
+pub(crate) fn load_chat(
+    model: &ModelArgs,
+    backend: &BackendArgs,
+    engine: EngineConfig,
+    sampling: SamplingOverrides,
+    verbose: u8,
+) -> Result<Model, Error> {
+    let Loaded { checkpoint, backend, .. } = load(model, backend, verbose)?;
+    let engine = Engine::start(backend, engine)?;
+    let options = ModelOptions { name: model.name(), sampling };
+    Ok(Model::load(&model.source(), &checkpoint.shape, engine, options)?)
 }

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 
 use serde::Serialize;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::error::Error;
 
@@ -30,14 +30,10 @@ pub(crate) fn note(verbose: u8, line: &str) {
     }
 }
 
-/// Sends log lines to stderr: warnings, more with each -v, or what CALLA_LOG asks for.
-pub(crate) fn start_log(verbose: u8) {
-    let default = match verbose {
-        0 => "warn",
-        1 => "info",
-        _ => "debug",
-    };
-    let filter = EnvFilter::try_from_env("CALLA_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+/// Sends log lines to stderr, down to this level or as CALLA_LOG asks.
+pub(crate) fn start_log(level: LevelFilter) {
+    let filter =
+        EnvFilter::try_from_env("CALLA_LOG").unwrap_or_else(|_| EnvFilter::new(level.to_string()));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

@@ -2,12 +2,17 @@
 
 mod shared;
 
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
 
 use calla_engine::checkpoint::synth::Preset;
-use clap::{Args, Parser, Subcommand, builder::PossibleValuesParser};
+use clap::{
+    Args, Parser, Subcommand,
+    builder::{NonEmptyStringValueParser, PossibleValuesParser},
+    value_parser,
+};
+use tracing_subscriber::filter::LevelFilter;
 
-pub(crate) use shared::{BackendArgs, ModelArgs, OutputArgs};
+pub(crate) use shared::{BackendArgs, CacheArgs, EngineArgs, ModelArgs, OutputArgs, SamplingArgs};
 
 use crate::version;
 
@@ -25,9 +30,108 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Chat(Box<ChatArgs>),
+    Serve(Box<ServeArgs>),
+    Tokens(TokensArgs),
     Bench(BenchArgs),
     Eval(EvalArgs),
     Synth(SynthArgs),
+}
+
+/// Talk to the model
+///
+/// With a prompt, or text through a pipe, it answers once: the argument first, then what is piped
+/// in. Without either it opens a conversation; /help lists what can be typed there.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  calla chat \"Why is the sky blue?\"
+  git diff | calla chat --no-think \"Write a commit message for this change.\"
+  calla chat --model ~/models/Qwen3.6-35B-A3B-4bit --system \"Be brief.\"")]
+pub(crate) struct ChatArgs {
+    /// What to ask
+    pub(crate) prompt: Option<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    /// Think before answering [default: what the model's template does]
+    #[arg(long, overrides_with = "no_think")]
+    think: bool,
+    /// Answer at once
+    #[arg(long, overrides_with = "think")]
+    no_think: bool,
+    /// Instructions that come before the conversation
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Most tokens to generate, thinking included [default: until the context is full]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<NonZeroUsize>,
+    /// Start of the random numbers: the same seed and prompt give the same answer
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+}
+
+/// Answer over HTTP, as OpenAI's API does
+///
+/// Until the model is loaded, and while it stops, requests are answered with 503. SIGTERM and
+/// Ctrl-C let running answers finish.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  calla serve --model ~/models/Qwen3.6-35B-A3B-4bit
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
+    /// Address to listen on; 0.0.0.0 is every one of this machine
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1", env = "CALLA_HOST")]
+    pub(crate) host: IpAddr,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "N", default_value_t = 8080, env = "CALLA_PORT")]
+    pub(crate) port: u16,
+    /// Key that clients must send as `Authorization: Bearer KEY` [default: none]
+    #[arg(long, value_name = "KEY", env = "CALLA_API_KEY", hide_env_values = true)]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) api_key: Option<String>,
+    /// File that holds the key
+    #[arg(long, value_name = "FILE", conflicts_with = "api_key", env = "CALLA_API_KEY_FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Largest request body in MiB
+    #[arg(long, value_name = "N", default_value = "32", value_parser = value_parser!(u16).range(1..=4096))]
+    pub(crate) max_body_mb: u16,
+    /// Most connections at a time; further ones wait
+    #[arg(long, value_name = "N", default_value = "1024")]
+    pub(crate) max_connections: NonZeroUsize,
+    /// Seconds that running answers have to finish after the server was told to stop
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub(crate) drain_seconds: u64,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+}
+
+/// Show how a text is cut into tokens
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  calla tokens \"Hello, world\"
+  calla tokens --json - < notes.txt")]
+pub(crate) struct TokensArgs {
+    /// The text; `-` reads it from stdin
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) text: String,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// Measure prefill and decode speed
@@ -116,6 +220,24 @@ pub(crate) struct SynthArgs {
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+impl Command {
+    /// How much is logged: a server tells of its starts and stops without being asked.
+    pub(crate) fn log_level(&self, verbose: u8) -> LevelFilter {
+        match (verbose, self) {
+            (0, Command::Serve(_)) | (1, _) => LevelFilter::INFO,
+            (0, _) => LevelFilter::WARN,
+            _ => LevelFilter::DEBUG,
+        }
+    }
+}
+
+impl ChatArgs {
+    /// What the flags say about thinking.
+    pub(crate) fn thinking(&self) -> Option<bool> {
+        (self.think || self.no_think).then_some(self.think)
+    }
 }
 
 impl SynthArgs {

@@ -2,7 +2,11 @@
 
 use std::{num::NonZeroUsize, path::PathBuf};
 
-use calla_engine::backend::{BackendOptions, Precision, select};
+use calla_chat::SamplingOverrides;
+use calla_engine::{
+    EngineConfig,
+    backend::{BackendOptions, Precision, select},
+};
 use clap::{Args, ValueEnum, builder::PossibleValuesParser};
 
 /// Which model
@@ -25,6 +29,54 @@ pub(crate) struct BackendArgs {
     /// Worker threads [default: as many as the cores allow]
     #[arg(long, value_name = "N", env = "CALLA_THREADS")]
     pub(crate) threads: Option<NonZeroUsize>,
+}
+
+/// What a running model may take
+#[derive(Debug, Args)]
+pub(crate) struct EngineArgs {
+    /// Tokens that a conversation may hold, answer included [default: all that the model can]
+    #[arg(long, value_name = "N", env = "CALLA_MAX_CONTEXT")]
+    max_context: Option<NonZeroUsize>,
+}
+
+/// What a server keeps and lets wait
+#[derive(Debug, Args)]
+pub(crate) struct CacheArgs {
+    /// Memory in MiB for keeping what was computed, so that a conversation goes on at once
+    #[arg(long, value_name = "N", default_value_t = 1024, env = "CALLA_CACHE_MB")]
+    #[arg(value_parser = clap::value_parser!(u32))]
+    cache_mb: u32,
+    /// Requests that may wait; one more is refused with 503
+    #[arg(long, value_name = "N", default_value_t = 64, env = "CALLA_MAX_QUEUE")]
+    max_queue: usize,
+}
+
+/// How the next token is chosen; what is left out comes from the model
+#[derive(Debug, Args)]
+pub(crate) struct SamplingArgs {
+    /// Randomness: 0 takes the most probable token
+    #[arg(long, value_name = "0..2", value_parser = within(0.0, 2.0))]
+    temperature: Option<f32>,
+    /// Choose among the N most probable tokens; 0 is all
+    #[arg(long, value_name = "N")]
+    top_k: Option<usize>,
+    /// Choose among the most probable tokens that make up this share
+    #[arg(long, value_name = "0..1", value_parser = within(f32::MIN_POSITIVE, 1.0))]
+    top_p: Option<f32>,
+    /// Choose among tokens at least this probable against the best
+    #[arg(long, value_name = "0..1", value_parser = within(0.0, 1.0))]
+    min_p: Option<f32>,
+    /// Against tokens that were generated already
+    #[arg(long, value_name = "-2..2", value_parser = within(-2.0, 2.0))]
+    #[arg(allow_negative_numbers = true)]
+    presence_penalty: Option<f32>,
+    /// Against tokens by how often they were generated
+    #[arg(long, value_name = "-2..2", value_parser = within(-2.0, 2.0))]
+    #[arg(allow_negative_numbers = true)]
+    frequency_penalty: Option<f32>,
+    /// Divides the logits of generated tokens; 1 is off
+    #[arg(long, value_name = "X", value_parser = within(f32::MIN_POSITIVE, f32::MAX))]
+    repetition_penalty: Option<f32>,
 }
 
 /// How the result is printed
@@ -54,6 +106,44 @@ impl BackendArgs {
     }
 }
 
+impl EngineArgs {
+    /// The engine's configuration; what serves one person keeps the defaults of the rest.
+    pub(crate) fn config(&self, cache: Option<&CacheArgs>) -> EngineConfig {
+        let mut config = EngineConfig {
+            context_tokens: self.max_context.map(NonZeroUsize::get),
+            ..EngineConfig::default()
+        };
+        if let Some(cache) = cache {
+            config.cache_bytes = (cache.cache_mb as usize) << 20;
+            config.queue_max = cache.max_queue;
+        }
+        config
+    }
+}
+
+impl SamplingArgs {
+    pub(crate) fn overrides(&self) -> SamplingOverrides {
+        SamplingOverrides {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            repetition_penalty: self.repetition_penalty,
+            ..SamplingOverrides::default()
+        }
+    }
+}
+
 fn backend_names() -> PossibleValuesParser {
     PossibleValuesParser::new(select::names())
+}
+
+/// A number in a range, both ends included.
+fn within(low: f32, high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone {
+    move |text| match text.parse::<f32>() {
+        Ok(value) if (low..=high).contains(&value) => Ok(value),
+        _ => Err(format!("expected a number from {low} to {high}")),
+    }
 }

@@ -1,0 +1,139 @@
+//! synth, bench and eval: what a developer measures with.
+
+use std::{fs, process::Stdio};
+
+use crate::{calla, failure, json, scratch, stdout, text, tiny};
+
+#[test]
+fn a_made_up_checkpoint_can_be_measured() {
+    let model = scratch("bench").join("model");
+    let made = json(&["synth", "--shape", "tiny", "--out", text(&model), "--json"]);
+    assert_eq!(made["shards"], 1);
+    let on_disk = fs::metadata(model.join("model.safetensors")).expect("it was made").len();
+    let claimed = made["size_bytes"].as_u64().expect("a number");
+    assert!(claimed < on_disk && on_disk < claimed + 50_000, "{claimed} {on_disk}");
+
+    let arguments =
+        ["bench", "--model", text(&model), "--contexts", "8,70", "--steps", "5", "--json"];
+    let report = json(&arguments);
+    assert_eq!(report["model"], "model");
+    assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
+    assert!(report["backend"].is_string() && report["machine"].is_object());
+    let runs = report["runs"].as_array().expect("a list");
+    assert_eq!(runs.iter().map(|run| &run["context"]).collect::<Vec<_>>(), [8, 70]);
+    for run in runs {
+        for field in ["prefill_tok_s", "decode_tok_s"] {
+            let number = |name: &str| run[name].as_f64().expect("a number");
+            let (min, max) = (number(&format!("{field}_min")), number(&format!("{field}_max")));
+            let median = number(field);
+            assert!(0.0 < min && min <= median && median <= max, "{min} {median} {max}");
+        }
+        let share = run["floor_share"].as_f64().expect("a number");
+        assert!(share > 0.0, "{share}");
+        let digest = run["digest"].as_str().expect("text");
+        assert!(digest.len() == 16 && digest.bytes().all(|b| b.is_ascii_hexdigit()), "{digest}");
+    }
+    assert_ne!(runs[0]["digest"], runs[1]["digest"]);
+
+    // However few steps are timed, the digest is over 64 tokens of the same run.
+    let again = json(&[&arguments[..], &["--steps", "3", "--repetitions", "1"]].concat());
+    assert_eq!(again["runs"][1]["digest"], runs[1]["digest"]);
+}
+
+#[test]
+fn the_table_of_a_benchmark_names_its_columns() {
+    let arguments = ["bench", "--contexts", "8", "--steps", "1", "--repetitions", "1"];
+    let table = stdout(&[&arguments[..], &["--model", text(&tiny("dense"))]].concat());
+    for word in ["prefill tok/s", "decode tok/s", "floor", "digest", "GB/s", "ready"] {
+        assert!(table.contains(word), "{word} is missing from\n{table}");
+    }
+}
+
+#[test]
+fn a_context_that_does_not_fit_is_refused_before_anything_is_measured() {
+    let model = tiny("dense");
+    let arguments = ["bench", "--model", text(&model), "--contexts", "8,5000"];
+    let message = failure(&arguments, 1);
+    assert!(message.contains("--contexts") && message.contains("4096"), "{message}");
+}
+
+#[test]
+fn every_tiny_checkpoint_agrees_with_its_golden_logits() {
+    for entry in fs::read_dir(tiny("")).expect("they are committed") {
+        let model = entry.expect("readable").path();
+        let golden = model.join("golden.safetensors");
+        let agreement = json(&[
+            "eval",
+            "agree",
+            "--model",
+            text(&model),
+            "--against",
+            text(&golden),
+            "--precision",
+            "exact",
+            "--json",
+        ]);
+        let number = |field: &str| agreement[field].as_f64().expect("a number");
+        assert!(number("positions") >= 48.0, "{agreement}");
+        assert_eq!(number("top1_agreement"), 1.0, "{agreement}");
+        assert!(number("rel_error") < 1e-3, "{agreement}");
+        assert!(number("kl_mean") <= number("kl_max") && number("kl_max") < 1e-4, "{agreement}");
+        assert!(number("max_abs_error") < 0.1, "{agreement}");
+    }
+}
+
+#[test]
+fn another_models_logits_do_not_agree() {
+    let golden = tiny("moe_override").join("golden.safetensors");
+    let model = tiny("moe_unnormalised");
+    let agreement =
+        json(&["eval", "agree", "--model", text(&model), "--against", text(&golden), "--json"]);
+    assert!(agreement["top1_agreement"].as_f64().expect("a number") < 0.5, "{agreement}");
+    assert!(agreement["rel_error"].as_f64().expect("a number") > 0.5, "{agreement}");
+}
+
+#[test]
+fn logits_that_cannot_be_compared_are_refused_by_name() {
+    let model = tiny("dense");
+    let against = |file: &std::path::Path| {
+        failure(&["eval", "agree", "--model", text(&model), "--against", text(file)], 1)
+    };
+    let other_vocab = against(&tiny("moe_tied").join("golden.safetensors"));
+    assert!(other_vocab.contains("512") && other_vocab.contains("320"), "{other_vocab}");
+    let no_golden = against(&model.join("model.safetensors"));
+    assert!(no_golden.contains("`ids`"), "{no_golden}");
+    let missing = against(&model.join("nowhere.safetensors"));
+    assert!(missing.contains("nowhere.safetensors"), "{missing}");
+    let cut = scratch("cut").join("golden.safetensors");
+    let whole = fs::read(model.join("golden.safetensors")).expect("committed");
+    fs::write(&cut, &whole[..whole.len() - 8]).expect("writable");
+    assert!(against(&cut).contains("golden.safetensors"));
+}
+
+#[test]
+fn a_checkpoint_is_not_overwritten_by_mistake() {
+    let model = scratch("overwrite").join("model");
+    let arguments = ["synth", "--shape", "tiny", "--layers", "1", "--out", text(&model)];
+    stdout(&arguments);
+    let message = failure(&arguments, 1);
+    assert!(message.contains("--force"), "{message}");
+    stdout(&[&arguments[..], &["--force"]].concat());
+}
+
+/// A run that is killed leaves nothing under the name it was to make.
+#[test]
+fn a_killed_synth_leaves_no_folder_that_looks_whole() {
+    let model = scratch("killed").join("model");
+    let arguments = ["synth", "--shape", "qwen3.6-35b-a3b", "--layers", "1", "--out", text(&model)];
+    let mut child = calla(&arguments).stdout(Stdio::null()).spawn().expect("it starts");
+    let partial = model.with_file_name("model.partial");
+    while !partial.exists() && child.try_wait().expect("it can be asked").is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    assert!(!model.exists());
+    // A later run clears up.
+    stdout(&["synth", "--shape", "tiny", "--out", text(&model)]);
+    assert!(model.exists() && !partial.exists());
+}
