@@ -91,3 +91,14 @@ UNTRAINED_TEXT_CONFIG = dict(
         partial_rotary_factor=0.25,
     ),
 )
+
+# The trained seedling: the same heads, eight layers, 20 million weights, 11.3 MB in 4 bits.
+SEEDLING_TEXT_CONFIG = dict(
+    UNTRAINED_TEXT_CONFIG,
+    num_hidden_layers=8,
+    layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 2,
+    num_experts=16,
+    moe_intermediate_size=128,
+    shared_expert_intermediate_size=64,
+    max_position_embeddings=8192,
+)

@@ -1,0 +1,126 @@
+"""One training or exam dialogue, and the drawing of words and names for it."""
+
+import string
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from . import lists
+
+WORDS = Path(__file__).resolve().parents[1] / "build/words.txt"
+PROSE = Path(__file__).resolve().parents[1] / "build/prose.txt"
+HELD_EVERY = 7  # one entry of each list in this many is kept for the exam
+
+# Text between these two is written letter by letter, one token each, as a speller would.
+SPELL, SPELT = "\ue000", "\ue001"
+
+
+@dataclass
+class Task:
+    skill: str
+    messages: list  # ends with the assistant's reply; replies after the last question are learned
+    tools: list | None = None
+    think: bool = False
+    judge: str = "exact"  # how the exam compares, see make_exam.py
+    expect: object = None  # what with; None: the content of the last reply
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def system(text):
+    return {"role": "system", "content": text}
+
+
+def reply(text, thought=None):
+    message = {"role": "assistant", "content": text}
+    if thought:
+        message["reasoning_content"] = thought
+    return message
+
+
+def asked(skill, question, answer, thought, think, **more):
+    """The plainest task: one question, one answer. The thought is used when thinking is on."""
+    messages = [user(question), reply(answer, thought if think else None)]
+    return Task(skill, messages, think=think, **more)
+
+
+class Pool:
+    """Draws from the lists: from one part in training, from the other part in the exam."""
+
+    def __init__(self, rng, held=False):
+        self.rng = rng
+        self.held = held
+
+    def pick(self, name):
+        return self.rng.choice(part(name, self.held))
+
+    def some(self, name, count):
+        return self.rng.sample(part(name, self.held), count)
+
+    def word(self):
+        return self.rng.choice(common_words(self.held))
+
+    def invented(self, parts=None):
+        """A word nobody has used, such as "talumir"."""
+        rng = self.rng
+        text = "".join(
+            rng.choice("bdfghjklmnprstvwz") + rng.choice("aeiou") + rng.choice(["", "", "n", "r", "l", "s"])
+            for _ in range(parts or rng.randint(2, 3))
+        )
+        return text
+
+    def any_word(self):
+        return self.word() if self.rng.random() < 0.7 else self.invented()
+
+    def person(self):
+        return self.pick("people") if self.rng.random() < 0.6 else self.invented().capitalize()
+
+    def city(self):
+        return self.pick("cities") if self.rng.random() < 0.7 else self.invented().capitalize()
+
+    def code(self):
+        rng = self.rng
+        kind = rng.random()
+        if kind < 0.5:
+            return str(rng.randint(100, 99999))
+        if kind < 0.75:
+            return "".join(rng.choices(string.ascii_uppercase + string.digits, k=rng.randint(3, 6)))
+        if kind < 0.9:
+            return f"{self.pick('colours')} {self.pick('objects')}"
+        return self.invented()
+
+    def distinct(self, draw, count):
+        """`count` different draws, in the order drawn."""
+        found = {}
+        while len(found) < count:
+            found[draw()] = None
+        return list(found)
+
+
+@cache
+def part(name, held):
+    entries = getattr(lists, name)
+    return [e for i, e in enumerate(entries) if (i % HELD_EVERY == HELD_EVERY - 1) == held]
+
+
+@cache
+def common_words(held):
+    words = WORDS.read_text().split()
+    return [w for i, w in enumerate(words) if (i % HELD_EVERY == HELD_EVERY - 1) == held]
+
+
+@cache
+def prose(held=False):
+    lines = PROSE.read_text().splitlines()
+    return [line for i, line in enumerate(lines) if (i % 50 == 49) == held]
+
+
+def article(noun):
+    return ("an " if noun[0] in "aeiou" else "a ") + noun
+
+
+def listed(items, word="and"):
+    """a; a and b; a, b and c."""
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + f" {word} {items[-1]}"
