@@ -1,6 +1,6 @@
 """Weights to and from the form in which the family is published: bfloat16, unconverted names.
 
-Shards stay under 16 MiB. A_log and dt_bias keep float32, norms are stored around zero.
+Shards stay under 16 MiB. A_log keeps float32, norms are stored around zero.
 """
 
 import json
@@ -20,7 +20,7 @@ def save(state, shape, folder):
     shards, size = [{}], 0
     for name, value in state.items():
         value = value.detach().cpu()
-        value = value.float() if name.endswith(("A_log", "dt_bias")) else value.bfloat16()
+        value = value.float() if name.endswith("A_log") else value.bfloat16()
         if size + value.nbytes > SHARD_BYTES_MAX:
             shards.append({})
             size = 0

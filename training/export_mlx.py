@@ -33,7 +33,7 @@ def main():
     for shard in sorted(args.source.glob("model-*.safetensors")):
         weights.update(mx.load(str(shard)))
     weights = model.sanitize(weights)
-    keep = lambda name, value: value if name.endswith(("A_log", "dt_bias")) else value.astype(mx.bfloat16)
+    keep = lambda name, value: value if name.endswith("A_log") else value.astype(mx.bfloat16)
     model.load_weights([(name, keep(name, value)) for name, value in weights.items()])
     with contextlib.redirect_stdout(io.StringIO()):
         model, config = quantize_model(model, config, group_size=64, bits=4)

@@ -13,7 +13,7 @@ SCALE_MIN = 1e-7
 def rounded(name, weight):
     """What a quantised checkpoint holds of the float32 parameter `weight` called `name`."""
     with torch.no_grad():
-        if name.endswith(("A_log",)):
+        if name.endswith("A_log"):
             exact = weight
         elif weight.dim() == 1 and "norm" in name and "linear_attn" not in name:
             # stored with 1 added

@@ -106,7 +106,7 @@ class Trainer:
         self.shape = dict(SEEDLING_TEXT_CONFIG)
         if options.tiny:
             self.shape.update(hidden_size=64, num_hidden_layers=2, num_experts=4, moe_intermediate_size=64,
-                              layer_types=["linear_attention", "full_attention"], head_dim=32,
+                              full_attention_interval=2, layer_types=["linear_attention", "full_attention"], head_dim=32,
                               linear_key_head_dim=16, linear_value_head_dim=16)
         self.model = Seedling(self.shape).to(self.device)
         self.parameters = dict(self.model.named_parameters())
