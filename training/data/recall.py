@@ -27,7 +27,7 @@ def medium(pool):
 
 
 def long(pool, tokens=None):
-    return document(pool, "recall_4096", tokens or pool.rng.choice((1500, 2200, 3000, 4050, 4050, 4200)))
+    return document(pool, "recall_4096", tokens or pool.rng.choice((1500, 2200, 3000, 4000, 4200, 4350)))
 
 
 def document(pool, skill, tokens, questions=None):
@@ -85,7 +85,7 @@ def buried(pool, lines, tokens):
     natural = rng.random() < 0.5 and not pool.held
     while size < tokens:
         text.append(rng.choice(prose()) if natural else filler(pool))
-        size += len(text[-1]) / (4.0 if natural else 4.3)
+        size += len(text[-1]) / (3.15 if natural else 4.8)
     for line in lines:
         text.insert(rng.randint(0, len(text)), line)
     return text
