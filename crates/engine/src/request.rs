@@ -45,6 +45,8 @@ pub enum Event {
     Prefill {
         /// Prompt tokens that are in the state by now, reused ones included.
         done: usize,
+        /// Of these, tokens whose state was reused from an earlier request.
+        cached: usize,
         /// Tokens of the prompt.
         total: usize,
     },

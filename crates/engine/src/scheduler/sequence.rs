@@ -148,7 +148,11 @@ impl Sequence {
         let prefilling = self.is_prefilling();
         self.computed += tokens;
         if prefilling {
-            self.job.send(Event::Prefill { done: self.computed, total: self.prompt_tokens });
+            self.job.send(Event::Prefill {
+                done: self.computed,
+                cached: self.cached,
+                total: self.prompt_tokens,
+            });
             if !self.is_prefilling() {
                 self.prefilled = Some(Instant::now());
             }

@@ -51,7 +51,7 @@ pub(crate) fn collect(mut stream: EventStream) -> Outcome {
                 assert!(prefill.is_empty() && tokens.is_empty());
                 queued.push(position);
             }
-            Event::Prefill { done, total } => {
+            Event::Prefill { done, total, .. } => {
                 assert!(tokens.is_empty() && done <= total);
                 prefill.push((done, total));
             }
