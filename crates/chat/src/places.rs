@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn without_frames_there_is_no_place() {
-        assert_eq!(places().of(&[7, 8]), []);
-        assert_eq!(Places { frame: None, ..places() }.of(&[FRAME, 3, 9]), []);
+        assert!(places().of(&[7, 8]).is_empty());
+        assert!(Places { frame: None, ..places() }.of(&[FRAME, 3, 9]).is_empty());
     }
 }

@@ -96,7 +96,8 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Of these, tokens of reasoning.
     pub reasoning_tokens: usize,
-    /// From the first prompt token to the last one's logits.
+    /// From admission (when a stop string ended the answer: from submission) to the last prompt
+    /// token's logits.
     pub prefill: Duration,
     /// From there to the end.
     pub decode: Duration,
@@ -116,19 +117,19 @@ pub struct ChatStream {
 /// string ends the request.
 struct Progress {
     prompt_tokens: usize,
-    cached_tokens: Option<usize>,
-    admitted: Instant,
+    cached_tokens: usize,
+    submitted: Instant,
     prefilled: Option<Instant>,
 }
 
 impl ChatStream {
     pub(crate) fn new(events: EventStream, prompt_tokens: usize, decoder: Decoder) -> Self {
-        let admitted = Instant::now();
+        let submitted = Instant::now();
         Self {
             events: Some(events),
             ready: VecDeque::from([ChatEvent::Started { prompt_tokens }]),
             decoder,
-            progress: Progress { prompt_tokens, cached_tokens: None, admitted, prefilled: None },
+            progress: Progress { prompt_tokens, cached_tokens: 0, submitted, prefilled: None },
         }
     }
 
@@ -165,8 +166,8 @@ impl ChatStream {
             Some(Event::Queued { position }) => {
                 self.ready.push_back(ChatEvent::Queued { position })
             }
-            Some(Event::Prefill { done, total }) => {
-                self.progress.prefill(done);
+            Some(Event::Prefill { done, cached, total }) => {
+                self.progress.cached_tokens = cached;
                 self.ready.push_back(ChatEvent::Prefill { done, total });
             }
             Some(Event::Token(token)) => {
@@ -215,22 +216,14 @@ impl ChatStream {
 }
 
 impl Progress {
-    /// The engine's first report comes before it computes anything: all that is done is reused.
-    fn prefill(&mut self, done: usize) {
-        if self.cached_tokens.is_none() {
-            self.cached_tokens = Some(done);
-            self.admitted = Instant::now();
-        }
-    }
-
     fn usage(&self, decoder: &Decoder) -> Usage {
-        let prefilled = self.prefilled.unwrap_or(self.admitted);
+        let prefilled = self.prefilled.unwrap_or(self.submitted);
         Usage {
             prompt_tokens: self.prompt_tokens,
-            cached_tokens: self.cached_tokens.unwrap_or(0),
+            cached_tokens: self.cached_tokens,
             completion_tokens: decoder.tokens(),
             reasoning_tokens: decoder.reasoning_tokens(),
-            prefill: prefilled - self.admitted,
+            prefill: prefilled - self.submitted,
             decode: prefilled.elapsed(),
         }
     }
