@@ -60,6 +60,7 @@ impl Server {
     where
         L: FnOnce() -> Result<Model, LoadError> + Send + 'static,
     {
+        tracing::info!(address = %self.address, "listening; the model loads");
         let (state, drained) = State::new(self.config.clone());
         let closing = watch::Sender::new(false);
         let connections = tokio::spawn(serve_connections(
@@ -87,6 +88,11 @@ impl Server {
         drain(&state, drained, self.config.drain_grace, &mut signals).await;
         closing.send_replace(true);
         let _ = tokio::time::timeout(LAST_WORDS, connections).await;
+        if let Ok(model) = state.model() {
+            // Dropping the last handle would wait for the engine on this thread.
+            model.engine().shutdown(Duration::ZERO);
+            model.engine().stopped().await;
+        }
         Ok(())
     }
 }

@@ -33,6 +33,7 @@ pub(crate) async fn respond(
     mut chunks: impl Chunks,
 ) -> Result<Response, ApiError> {
     let mut first = Vec::new();
+    let mut ended = false;
     let deadline = Instant::now() + heartbeat;
     while first.is_empty() {
         let event = tokio::select! {
@@ -40,13 +41,14 @@ pub(crate) async fn respond(
             () = running.stopped() => return Err(ApiError::Draining),
             () = tokio::time::sleep_until(deadline) => break,
         };
+        ended = matches!(event, ChatEvent::End { .. });
         first = chunks.chunks(event)?;
     }
 
     let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
     tokio::spawn(async move {
         // An error means that the client is gone; dropping the stream ends the generation.
-        let _ = pump(first, stream, running, chunks, &sender).await;
+        let _ = pump(first, ended, stream, running, chunks, &sender).await;
     });
     let events = Sse::new(ReceiverStream::new(receiver))
         .keep_alive(KeepAlive::new().interval(heartbeat).text("keep-alive"));
@@ -59,17 +61,22 @@ type Sender = mpsc::Sender<Result<Event, Infallible>>;
 /// The client closed its connection.
 struct ClientGone;
 
+/// Sends the chunks that are `ready`, then those of the events that follow, unless the answer has
+/// `ended`.
 async fn pump(
-    first: Vec<Value>,
+    mut ready: Vec<Value>,
+    mut ended: bool,
     mut stream: ChatStream,
     mut running: Running,
     mut chunks: impl Chunks,
     sender: &Sender,
 ) -> Result<(), ClientGone> {
-    let mut ready = first;
     loop {
         for chunk in ready {
             send(sender, chunk.to_string()).await?;
+        }
+        if ended {
+            return send(sender, "[DONE]".to_owned()).await;
         }
         let event = tokio::select! {
             event = stream.next() => event,
@@ -78,19 +85,12 @@ async fn pump(
             }
             () = sender.closed() => return Err(ClientGone),
         };
-        let ended = matches!(event, Some(ChatEvent::End { .. }));
+        ended = matches!(event, Some(ChatEvent::End { .. }));
         ready = match event.ok_or_else(cut_short).and_then(|event| chunks.chunks(event)) {
             Ok(chunks) => chunks,
             Err(error) => return send(sender, error.body().to_string()).await,
         };
-        if ended {
-            break;
-        }
     }
-    for chunk in ready {
-        send(sender, chunk.to_string()).await?;
-    }
-    send(sender, "[DONE]".to_owned()).await
 }
 
 async fn send(sender: &Sender, data: String) -> Result<(), ClientGone> {
