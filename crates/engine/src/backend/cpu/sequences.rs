@@ -222,3 +222,75 @@ fn page_table(context: usize) -> Result<Vec<PageId>, Error> {
     })?;
     Ok(pages)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{
+        Row, Wants,
+        cpu::layout::{KvLayout, StateLayout},
+    };
+
+    fn sequences() -> Sequences {
+        let kv = KvLayout { layers: 1, kv_heads: 1, head_dim: 2, element_bytes: 2 };
+        let state = StateLayout { layers: 1, state_len: 3, conv_len: 2 };
+        Sequences::new(PagePool::new(kv), state)
+    }
+
+    /// What a forward pass does to page tables and lengths.
+    fn append(all: &mut Sequences, sequence: SequenceId, len: usize) {
+        let tokens = vec![0; len];
+        let rows = [Row { sequence, tokens: &tokens, wants: Wants::Nothing }];
+        all.grow(&Batch { rows: &rows }).expect("memory for a test");
+        let index = all.index(sequence).expect("it is open");
+        all.history_mut(index).len += len;
+    }
+
+    fn pages(all: &Sequences, sequence: SequenceId) -> Vec<PageId> {
+        all.history(all.index(sequence).expect("it is open")).pages.clone()
+    }
+
+    #[test]
+    fn full_pages_are_shared_and_the_last_one_is_copied_when_written() {
+        let mut all = sequences();
+        let trunk = all.open(1000).expect("memory");
+        append(&mut all, trunk, 2 * PAGE_TOKENS + 5);
+        let fork = all.fork(trunk).expect("memory");
+        assert_eq!(pages(&all, fork), pages(&all, trunk));
+        assert_eq!(all.pages().in_use(), 3);
+
+        append(&mut all, fork, 1);
+        assert_eq!(pages(&all, fork)[..2], pages(&all, trunk)[..2]);
+        assert_ne!(pages(&all, fork)[2], pages(&all, trunk)[2]);
+        let before = pages(&all, trunk);
+        append(&mut all, trunk, 1);
+        assert_eq!(pages(&all, trunk), before, "its last page is its own by now");
+    }
+
+    #[test]
+    fn a_fork_at_a_page_boundary_copies_nothing() {
+        let mut all = sequences();
+        let trunk = all.open(1000).expect("memory");
+        append(&mut all, trunk, PAGE_TOKENS);
+        let fork = all.fork(trunk).expect("memory");
+        append(&mut all, fork, 1);
+        append(&mut all, trunk, 1);
+        assert_eq!(all.pages().in_use(), 3);
+    }
+
+    #[test]
+    fn closing_everything_frees_every_page() {
+        let mut all = sequences();
+        let trunk = all.open(1000).expect("memory");
+        append(&mut all, trunk, 100);
+        let snapshot = all.snapshot(trunk).expect("memory");
+        let restored = all.restore(snapshot).expect("memory");
+        append(&mut all, restored, 100);
+        append(&mut all, trunk, 100);
+        all.close(trunk).expect("it is open");
+        all.close(restored).expect("it is open");
+        assert_eq!(all.pages().in_use(), 2, "the snapshot's");
+        all.release(snapshot).expect("it exists");
+        assert_eq!(all.pages().in_use(), 0);
+    }
+}
