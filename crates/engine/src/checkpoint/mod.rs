@@ -5,12 +5,14 @@
 //! unknown, or not as the configuration says is an error that names it.
 
 mod config;
+mod folder;
 mod safetensors;
 mod source;
 pub mod synth;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod writer;
 
 pub use safetensors::{Dtype, Tensor, Tensors};
 pub use source::Source;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::Range, path::PathBuf};
 
 use serde::{
-    Deserialize,
+    Deserialize, Serialize,
     de::{MapAccess, Visitor},
 };
 
@@ -36,7 +36,7 @@ pub struct Tensor {
 }
 
 /// Element types that checkpoints of the family hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[allow(missing_docs)] // the names say it all
 pub enum Dtype {
     F32,
@@ -144,6 +144,11 @@ impl Dtype {
             Self::I64 => Some(8),
             Self::Other => None,
         }
+    }
+
+    /// Whether it is one of the float types read here.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }
 }
 

@@ -8,12 +8,12 @@
 mod fill;
 mod plan;
 mod preset;
-mod writer;
 
 use std::path::Path;
 
 pub use preset::Preset;
 
+use super::writer::{self, Draft};
 use crate::Error;
 
 /// What to make.
@@ -52,7 +52,10 @@ pub fn write(out: &Path, options: &Options) -> Result<Summary, Error> {
         field: "text_config.num_hidden_layers".into(),
         problem: "is 0, and a model has at least one layer".into(),
     })?;
-    writer::write(out, &plan::Plan::new(&shape), options.seed, options.replace)
+    let plan = plan::Plan::new(&shape, options.seed);
+    let draft = Draft { config: &plan.config, small_files: &[], pieces: &plan.tensors };
+    let written = writer::write(out, options.replace, &draft, &mut |_, _| {})?;
+    Ok(Summary { size_bytes: written.size_bytes, tensors: written.tensors, shards: written.shards })
 }
 
 #[cfg(test)]

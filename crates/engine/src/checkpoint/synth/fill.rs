@@ -12,13 +12,13 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(tensor: &Tensor, seed: u64) -> Self {
+    pub(super) fn new(tensor: &Tensor) -> Self {
         // The scales and biases of a matrix share a stream: a bias must know its scale.
         let name = match tensor.fill {
             Fill::Scales(_) | Fill::Biases { .. } => tensor.module(),
-            _ => &tensor.name,
+            _ => &tensor.entry.name,
         };
-        Stream { fill: tensor.fill, key: mix(seed ^ mix(hash(name))), draws: 0 }
+        Stream { fill: tensor.fill, key: mix(tensor.seed ^ mix(hash(name))), draws: 0 }
     }
 
     /// The next values; the length is a multiple of the element size.
@@ -93,15 +93,16 @@ fn hash(name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::{safetensors::Dtype, writer::Entry};
 
     #[test]
     fn the_split_into_writes_changes_nothing() {
         for fill in [Fill::Codes, Fill::Scales(0.01), Fill::UniformF32(0.0, 2.5)] {
-            let tensor = Tensor { name: "a.weight".into(), dims: vec![64], fill };
+            let tensor = tensor("a.weight", fill, 7);
             let mut whole = [0; 256];
-            Stream::new(&tensor, 7).write(&mut whole);
+            Stream::new(&tensor).write(&mut whole);
             let mut parts = [0; 256];
-            let mut stream = Stream::new(&tensor, 7);
+            let mut stream = Stream::new(&tensor);
             for part in parts.chunks_mut(64) {
                 stream.write(part);
             }
@@ -113,9 +114,8 @@ mod tests {
     fn quantised_values_are_centred_and_have_the_asked_deviation() {
         let (scale, centre, groups, group) = (0.01, 7.5, 2000, 64);
         let column = |suffix: &str, fill, len: usize| {
-            let tensor = Tensor { name: format!("m.{suffix}"), dims: vec![], fill };
             let mut bytes = vec![0; len];
-            Stream::new(&tensor, 3).write(&mut bytes);
+            Stream::new(&tensor(&format!("m.{suffix}"), fill, 3)).write(&mut bytes);
             bytes
         };
         let codes = column("weight", Fill::Codes, groups * group / 2);
@@ -135,5 +135,10 @@ mod tests {
         // Whole numbers 0..=15 deviate by 4.61 from their mean.
         assert!(mean.abs() < 0.01 * deviation, "mean {mean}");
         assert!((deviation / (scale * 4.61) - 1.0).abs() < 0.02, "deviation {deviation}");
+    }
+    fn tensor(name: &str, fill: Fill, seed: u64) -> Tensor {
+        // Dimensions and dtype say how much is asked of a stream, not what it gives.
+        let entry = Entry { name: name.into(), dtype: Dtype::BF16, dims: Vec::new() };
+        Tensor { entry, fill, seed }
     }
 }

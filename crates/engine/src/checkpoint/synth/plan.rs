@@ -2,8 +2,18 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::model::{MixerKind, MlpShape, Shape};
+use super::fill::Stream;
+use crate::{
+    Error,
+    checkpoint::{
+        safetensors::Dtype,
+        writer::{Entry, Piece, TensorOut},
+    },
+    model::{MixerKind, MlpShape, Shape},
+};
 
+/// Bytes filled and written at a time.
+const BUFFER_BYTES: usize = 4 << 20;
 /// Inputs that share a scale and a bias.
 const GROUP: usize = 64;
 /// Bits of a quantised element, the router's and the shared expert's gate excepted.
@@ -22,14 +32,15 @@ const GAIN_HEAD: f64 = 2.0;
 pub(super) struct Plan {
     pub(super) config: Value,
     pub(super) tensors: Vec<Tensor>,
+    seed: u64,
 }
 
 /// One tensor to write.
 #[derive(Clone)]
 pub(super) struct Tensor {
-    pub(super) name: String,
-    pub(super) dims: Vec<usize>,
+    pub(super) entry: Entry,
     pub(super) fill: Fill,
+    pub(super) seed: u64,
 }
 
 /// What a tensor is filled with.
@@ -53,8 +64,8 @@ pub(super) enum Fill {
 }
 
 impl Plan {
-    pub(super) fn new(shape: &Shape) -> Self {
-        let mut plan = Plan { config: Value::Null, tensors: Vec::new() };
+    pub(super) fn new(shape: &Shape, seed: u64) -> Self {
+        let mut plan = Plan { config: Value::Null, tensors: Vec::new(), seed };
         plan.root(shape);
         for (i, &mixer) in shape.mixers.iter().enumerate() {
             plan.layer(shape, &format!("language_model.model.layers.{i}"), mixer);
@@ -162,35 +173,43 @@ impl Plan {
     }
 
     fn tensor(&mut self, name: String, dims: Vec<usize>, fill: Fill) {
-        self.tensors.push(Tensor { name, dims, fill });
+        let entry = Entry { name, dtype: fill.dtype(), dims };
+        self.tensors.push(Tensor { entry, fill, seed: self.seed });
     }
 }
 
 impl Tensor {
-    pub(super) fn size_bytes(&self) -> u64 {
-        self.dims.iter().product::<usize>() as u64 * self.fill.element_bytes() as u64
-    }
-
     /// The module that a quantised matrix's three tensors share.
     pub(super) fn module(&self) -> &str {
-        self.name.rsplit_once('.').map_or(&self.name, |(module, _)| module)
+        let name = &self.entry.name;
+        name.rsplit_once('.').map_or(name, |(module, _)| module)
+    }
+}
+
+impl Piece for Tensor {
+    fn entries(&self) -> &[Entry] {
+        std::slice::from_ref(&self.entry)
+    }
+
+    fn fill(&self, outs: &mut [TensorOut]) -> Result<(), Error> {
+        let [out] = outs else { unreachable!("there is one entry") };
+        let mut stream = Stream::new(self);
+        let mut buffer = vec![0; BUFFER_BYTES.min(out.left_bytes() as usize)];
+        while out.left_bytes() > 0 {
+            let len = buffer.len().min(out.left_bytes() as usize);
+            stream.write(&mut buffer[..len]);
+            out.append(&buffer[..len])?;
+        }
+        Ok(())
     }
 }
 
 impl Fill {
-    /// The dtype's name in a safetensors header.
-    pub(super) fn dtype(self) -> &'static str {
+    fn dtype(self) -> Dtype {
         match self {
-            Fill::Codes => "U32",
-            Fill::UniformF32(..) => "F32",
-            Fill::Scales(_) | Fill::Biases { .. } | Fill::Uniform(..) => "BF16",
-        }
-    }
-
-    fn element_bytes(self) -> usize {
-        match self {
-            Fill::Codes | Fill::UniformF32(..) => 4,
-            Fill::Scales(_) | Fill::Biases { .. } | Fill::Uniform(..) => 2,
+            Fill::Codes => Dtype::U32,
+            Fill::UniformF32(..) => Dtype::F32,
+            Fill::Scales(_) | Fill::Biases { .. } | Fill::Uniform(..) => Dtype::BF16,
         }
     }
 }

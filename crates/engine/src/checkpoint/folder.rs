@@ -1,0 +1,91 @@
+//! Making and replacing checkpoint folders without touching what is not a checkpoint's.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use crate::Error;
+
+/// Small files that go with a model's weights: the tokenizer and how to use it.
+pub(super) const SMALL_FILES: [&str; 8] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+];
+
+/// The folder that holds the files while they are written.
+pub(super) fn partial_of(out: &Path) -> Result<PathBuf, Error> {
+    let name = out.file_name().ok_or_else(|| Error::Format {
+        path: out.to_owned(),
+        problem: "is no name for a new folder: give one".into(),
+    })?;
+    let mut partial = OsString::from(name);
+    partial.push(".partial");
+    Ok(out.with_file_name(partial))
+}
+
+/// Refuses a folder that is there, unless it is empty or a checkpoint that may be replaced.
+pub(super) fn check_replaceable(out: &Path, replace: bool) -> Result<(), Error> {
+    match (checkpoint_files(out)?.is_empty(), replace) {
+        (true, _) | (_, true) => Ok(()),
+        (false, false) => Err(Error::Format {
+            path: out.to_owned(),
+            problem: "exists: choose another folder, or replace it with --force".into(),
+        }),
+    }
+}
+
+/// Removes a folder that this crate could have made. config.json goes first: without it, what a
+/// kill leaves does not look whole.
+pub(super) fn remove_checkpoint(folder: &Path) -> Result<(), Error> {
+    let mut files = checkpoint_files(folder)?;
+    files.sort_by_key(|file| !file.ends_with("config.json"));
+    for file in files {
+        fs::remove_file(&file).map_err(|source| io_error(&file, source))?;
+    }
+    match fs::remove_dir(folder) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(folder, source)),
+        _ => Ok(()),
+    }
+}
+
+/// The files of a checkpoint folder; none when it does not exist. Anything else in it is an error.
+fn checkpoint_files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(io_error(folder, source)),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|source| io_error(folder, source))?;
+        let name = entry.file_name();
+        let known = name.to_str().is_some_and(|name| {
+            name == "config.json"
+                || name == "model.safetensors.index.json"
+                || (name.starts_with("model") && name.ends_with(".safetensors"))
+                || SMALL_FILES.contains(&name)
+        });
+        if !known {
+            return Err(Error::Format {
+                path: folder.to_owned(),
+                problem: format!(
+                    "exists and holds {name:?}, which is not ours to remove: choose another folder"
+                ),
+            });
+        }
+        files.push(entry.path());
+    }
+    Ok(files)
+}
+
+fn io_error(path: &Path, source: io::Error) -> Error {
+    Error::Io { path: path.to_owned(), source }
+}
