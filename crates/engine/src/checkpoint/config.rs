@@ -44,26 +44,53 @@ impl Quantization {
 
 /// Reads and checks `config.json`.
 pub(super) fn read(source: &Source) -> Result<Config, Error> {
-    let path = source.path().join("config.json");
-    let value: Value = serde_json::from_slice(&source.read("config.json")?)
-        .map_err(|error| Error::Format { path: path.clone(), problem: error.to_string() })?;
-    parse(path, &value)
+    let (path, map) = read_object(source)?;
+    parse(path, &map)
 }
 
-fn parse(path: PathBuf, value: &Value) -> Result<Config, Error> {
-    let Some(top) = value.as_object() else {
-        return Err(Error::Format { path, problem: "not a JSON object".into() });
-    };
-    let top = Fields { path: &path, prefix: "", map: top };
-    let kind = ModelKind::of(&top)?;
-    // A text-only conversion may be flat.
-    let text = match top.object("text_config")? {
-        Some(map) => Fields { path: &path, prefix: "text_config.", map },
-        None => Fields { path: &path, prefix: "", map: top.map },
-    };
-    let shape = shape(&top, &text, kind)?;
+/// Reads and checks the `config.json` of a checkpoint that is not quantised yet: its dimensions,
+/// and all its fields.
+pub(super) fn read_unquantised(source: &Source) -> Result<(Shape, Map<String, Value>), Error> {
+    let (path, map) = read_object(source)?;
+    let top = Fields { path: &path, prefix: "", map: &map };
+    let (shape, text) = parse_shape(&top)?;
+    for fields in [&top, &text] {
+        for field in ["quantization", "quantization_config"] {
+            if fields.has(field) {
+                let problem = "present: these weights are quantised already; give the folder of \
+                               the unquantised model";
+                return Err(fields.wrong(field, problem));
+            }
+        }
+    }
+    Ok((shape, map))
+}
+
+fn read_object(source: &Source) -> Result<(PathBuf, Map<String, Value>), Error> {
+    let path = source.path().join("config.json");
+    match serde_json::from_slice(&source.read("config.json")?) {
+        Ok(Value::Object(map)) => Ok((path, map)),
+        Ok(_) => Err(Error::Format { path, problem: "not a JSON object".into() }),
+        Err(error) => Err(Error::Format { path, problem: error.to_string() }),
+    }
+}
+
+fn parse(path: PathBuf, map: &Map<String, Value>) -> Result<Config, Error> {
+    let top = Fields { path: &path, prefix: "", map };
+    let (shape, _) = parse_shape(&top)?;
     let quantization = quantization(&top)?;
     Ok(Config { path: path.clone(), shape, quantization })
+}
+
+/// The dimensions, and the part of the configuration that gives them.
+fn parse_shape<'a>(top: &Fields<'a>) -> Result<(Shape, Fields<'a>), Error> {
+    let kind = ModelKind::of(top)?;
+    // A text-only conversion may be flat.
+    let text = match top.object("text_config")? {
+        Some(map) => Fields { path: top.path, prefix: "text_config.", map },
+        None => Fields { path: top.path, prefix: "", map: top.map },
+    };
+    Ok((shape(top, &text, kind)?, text))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -249,7 +276,7 @@ fn quantization(top: &Fields<'_>) -> Result<Quantization, Error> {
     let field = ["quantization", "quantization_config"].into_iter().find(|field| top.has(field));
     let Some(field) = field else {
         let problem = "missing: these weights are not quantised; convert them to MLX 4-bit first, \
-                       as `mlx_lm.convert -q` does";
+                       with `calla quantize SRC DST`";
         return Err(top.wrong("quantization", problem));
     };
     let map = top.object(field)?.ok_or_else(|| top.missing(field))?;
@@ -410,7 +437,7 @@ mod tests {
     }
 
     fn parse_value(value: &Value) -> Result<Config, Error> {
-        parse("config.json".into(), value)
+        parse("config.json".into(), value.as_object().expect("an object"))
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod config;
 mod folder;
+pub mod quantize;
 mod safetensors;
 mod source;
 pub mod synth;

@@ -16,7 +16,7 @@ use crate::{
 
 /// Parts of a checkpoint that text generation does not need: vision, and the draft head of
 /// multi-token prediction.
-const UNUSED_PREFIXES: [&str; 6] =
+pub(super) const UNUSED_PREFIXES: [&str; 6] =
     ["vision_tower.", "model.visual.", "visual.", "mtp.", "language_model.mtp.", "model.mtp."];
 
 /// Takes every tensor that the shape calls for, and complains of those that are left.
