@@ -119,8 +119,8 @@ mod tests {
     #[test]
     fn tool_choice_none_hides_the_tools() {
         let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
-        let shown = read(json!({ "tools": tools })).ok().expect("well-formed");
-        let hidden = read(json!({ "tools": tools, "tool_choice": "none" })).ok();
+        let shown = read(json!({ "tools": tools })).expect("well-formed");
+        let hidden = read(json!({ "tools": tools, "tool_choice": "none" }));
         assert_eq!(shown.request.tools.len(), 1);
         assert_eq!(hidden.expect("well-formed").request.tools.len(), 0);
     }
