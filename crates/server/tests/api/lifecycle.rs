@@ -89,7 +89,7 @@ async fn a_full_queue_is_a_503_with_retry_after() {
 
 #[tokio::test]
 async fn a_draining_server_finishes_what_runs_and_takes_nothing_new() {
-    let server = TestServer::start_with(Options { pace: SLOW, ..Options::default() }).await;
+    let mut server = TestServer::start_with(Options { pace: SLOW, ..Options::default() }).await;
     let body = ask("say long", json!({ "stream": true, "max_tokens": 300 })).to_string();
     let request = http::request("POST", "/v1/chat/completions", &[], &body);
     let mut running = http::open(server.address, &request).await;
@@ -115,7 +115,7 @@ async fn a_draining_server_finishes_what_runs_and_takes_nothing_new() {
 
 #[tokio::test]
 async fn after_the_grace_streams_end_with_an_error() {
-    let server = TestServer::start_with(Options {
+    let mut server = TestServer::start_with(Options {
         pace: SLOW,
         server: ServerConfig { drain_grace: Duration::from_millis(30), ..ServerConfig::default() },
         ..Options::default()
@@ -134,7 +134,7 @@ async fn after_the_grace_streams_end_with_an_error() {
 
 #[tokio::test]
 async fn an_idle_server_stops_at_once_also_with_open_connections() {
-    let server = TestServer::start().await;
+    let mut server = TestServer::start().await;
     let request = "GET /health HTTP/1.1\r\nHost: test\r\n\r\n";
     let mut idle = http::open(server.address, request).await;
     idle.read_some().await;

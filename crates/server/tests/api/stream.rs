@@ -135,24 +135,30 @@ async fn a_client_that_leaves_ends_its_generation() {
 
 #[tokio::test]
 async fn a_client_that_leaves_the_queue_frees_its_place() {
-    let server = TestServer::start_with(Options {
-        pace: Pace { step: Duration::from_millis(1), ..Pace::default() },
-        ..Options::default()
-    })
-    .await;
-    let body = ask("say long", json!({ "stream": true })).to_string();
-    let request = http::request("POST", "/v1/chat/completions", &[], &body);
-    let mut first = http::open(server.address, &request).await;
-    first.read_some().await;
-    let second = http::open(server.address, &request).await;
-    while server.engine.stats().waiting == 0 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
+    // Before its headers have left, and after.
+    for heartbeat in [Duration::from_secs(10), Duration::from_millis(1)] {
+        let server = TestServer::start_with(Options {
+            pace: Pace { step: Duration::from_millis(1), ..Pace::default() },
+            server: ServerConfig { heartbeat, ..ServerConfig::default() },
+            ..Options::default()
+        })
+        .await;
+        let body = ask("say long", json!({ "stream": true })).to_string();
+        let request = http::request("POST", "/v1/chat/completions", &[], &body);
+        let mut first = http::open(server.address, &request).await;
+        first.read_some().await;
+        let mut second = http::open(server.address, &request).await;
+        while server.engine.stats().waiting == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        if heartbeat < Duration::from_secs(1) {
+            second.read_some().await;
+        }
+        drop(second);
+        while server.engine.stats().waiting > 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!(server.engine.stats().running, 1, "the first answer goes on");
+        first.read_some().await;
     }
-    drop(second);
-    while server.engine.stats().waiting > 0 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    first.read_some().await;
-    drop(first);
-    server.wait_until_idle().await;
 }

@@ -73,8 +73,8 @@ impl TestServer {
     }
 
     /// Waits for the server's own end.
-    pub(crate) async fn ended(self) -> Result<(), Error> {
-        self.ended.await.expect("the server does not panic")
+    pub(crate) async fn ended(&mut self) -> Result<(), Error> {
+        (&mut self.ended).await.expect("the server does not panic")
     }
 
     /// Waits until the engine computes nothing.
@@ -88,6 +88,14 @@ impl TestServer {
         while self.get("/health").await.status != 200 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
+    }
+}
+
+/// The last handle of an engine waits for what runs: a test that leaves a long answer behind must
+/// not.
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.engine.shutdown(Duration::ZERO);
     }
 }
 
