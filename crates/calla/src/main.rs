@@ -12,6 +12,7 @@ mod eval;
 mod input;
 mod model;
 mod output;
+mod quantize;
 mod serve;
 mod synth;
 mod tokens;
@@ -54,6 +55,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Tokens(args) => tokens::run(&args),
         Command::Bench(args) => bench::run(&args, cli.verbose),
         Command::Eval(args) => eval::run(&args, cli.verbose),
+        Command::Quantize(args) => quantize::run(&args, cli.verbose),
         Command::Synth(args) => synth::run(&args),
     }
 }

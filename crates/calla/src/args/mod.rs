@@ -7,7 +7,7 @@ use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
 use calla_engine::checkpoint::synth::Preset;
 use clap::{
     Args, Parser, Subcommand,
-    builder::{NonEmptyStringValueParser, PossibleValuesParser},
+    builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser},
     value_parser,
 };
 use tracing_subscriber::filter::LevelFilter;
@@ -35,6 +35,7 @@ pub(crate) enum Command {
     Tokens(TokensArgs),
     Bench(BenchArgs),
     Eval(EvalArgs),
+    Quantize(QuantizeArgs),
     Synth(SynthArgs),
 }
 
@@ -194,6 +195,38 @@ pub(crate) struct AgreeArgs {
     pub(crate) output: OutputArgs,
 }
 
+/// Convert an unquantised checkpoint to MLX's 4-bit format
+///
+/// The result is bit for bit that of mlx-lm's own conversion to bfloat16, and mlx-lm loads it: 4
+/// bits, 8 for the router and the shared expert's gate. Tensors for vision and drafting are left
+/// out. The folder appears only when it is complete.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  calla quantize ~/models/Qwen3.6-35B-A3B ~/models/Qwen3.6-35B-A3B-4bit
+  calla quantize ~/models/Qwen3.5-0.8B /tmp/small --group 32 --keep-norm-float32")]
+pub(crate) struct QuantizeArgs {
+    /// Folder with config.json and weights in BF16, F16 or F32
+    #[arg(value_name = "SRC")]
+    pub(crate) source: PathBuf,
+    /// Folder to make
+    #[arg(value_name = "DST")]
+    pub(crate) out: PathBuf,
+    /// Bits of a weight
+    #[arg(long, value_name = "N", default_value = "4", value_parser = number_of(["4", "8"]))]
+    pub(crate) bits: usize,
+    /// Weights that share a scale and a bias: fewer are more exact and take more room
+    #[arg(long, value_name = "N", default_value = "64", value_parser = number_of(["32", "64", "128"]))]
+    pub(crate) group: usize,
+    /// Keep the gains of norms in float32, where mlx-lm rounds them to bfloat16
+    #[arg(long)]
+    pub(crate) keep_norm_float32: bool,
+    /// Replace a checkpoint that is there already
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
 /// Write a checkpoint with made-up weights
 ///
 /// Names, formats and sizes are those of an MLX 4-bit checkpoint; the weights are random at a
@@ -246,6 +279,10 @@ impl SynthArgs {
             .find(|preset| preset.name() == self.shape)
             .expect("the parser takes no other name")
     }
+}
+
+fn number_of<const N: usize>(choices: [&'static str; N]) -> impl TypedValueParser<Value = usize> {
+    PossibleValuesParser::new(choices).map(|n| n.parse().expect("the choices are numbers"))
 }
 
 fn preset_names() -> PossibleValuesParser {

@@ -14,6 +14,8 @@ fn a_mistake_in_the_flags_is_exit_code_2_and_names_the_flag() {
         (&["bench", "--threads", "0"], "--threads"),
         (&["synth", "--shape", "huge", "--out", "x"], "qwen3.6-35b-a3b"),
         (&["synth", "--shape", "tiny"], "--out"),
+        (&["quantize", "a", "b", "--bits", "3"], "4, 8"),
+        (&["quantize", "a"], "<DST>"),
         (&["chat", "--temperature", "3", "hi"], "from 0 to 2"),
         (&["chat", "--top-p", "nan", "hi"], "--top-p"),
         (&["serve", "--port", "70000"], "--port"),
@@ -89,7 +91,7 @@ fn the_version_tells_how_the_program_was_built() {
 
 #[test]
 fn help_teaches_by_example() {
-    for command in ["chat", "serve", "tokens", "bench", "synth"] {
+    for command in ["chat", "serve", "tokens", "bench", "quantize", "synth"] {
         let help = stdout(&[command, "--help"]);
         assert!(help.contains("Example") && help.contains(&format!("calla {command}")), "{help}");
     }
