@@ -16,7 +16,7 @@ from render import encoded
 
 SHORT_TOKENS, LONG_TOKENS = 1024, 4608
 BATCH_TOKENS = 45 * SHORT_TOKENS  # 10 long rows
-LONG_SHARE = 0.05
+LONG_SHARE = 0.08
 SILENCE_S_MAX = 180
 OVERDRAW = 1.3  # documents to choose from when a batch is packed, in batches
 

@@ -36,11 +36,11 @@ from stream import BATCH_TOKENS, SHORT_TOKENS, Stream, exam_batches
 
 BUILD = Path(__file__).resolve().parent / "build"
 RATE, RATE_END, FLAT_UNTIL, WARM_UP_STEPS = 2e-3, 0.02, 0.4, 200
+RESTART_STEPS = 60  # warm-up of a fresh optimiser on trained weights
 BETAS, DECAY, CLIP = (0.9, 0.98), 0.05, 1.0
 BALANCE = 0.01
-ROUNDED_FROM = 0.85  # share of the schedule after which weights are trained through their rounding
 DEAD_SHARE = 0.002  # an expert chosen by fewer of the tokens is reported
-LOG_EVERY, EXAM_SHARES, SAVE_EVERY_S = 50, 0.1, 120
+LOG_EVERY, SAVE_EVERY_S = 50, 120
 TRIAL_STEPS = 15
 EXAM_SEED, EXAM_PER_SKILL = 77, 150
 
@@ -63,6 +63,9 @@ def parsed():
     parser.add_argument("--share", type=float, nargs=2, default=(0.0, 1.0), help="part of the schedule")
     parser.add_argument("--state", type=Path, default=Path("/tmp/seedling/state.pt"))
     parser.add_argument("--start", type=Path, help="folder with exported weights to go on from")
+    parser.add_argument("--rounded-from", type=float, default=0.85,
+                        help="share of the schedule after which weights are trained through their rounding")
+    parser.add_argument("--exams", type=float, default=0.1, help="an exam after each such share of the schedule")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="try compiled functions, keep the faster")
     parser.add_argument("--cores", type=int, help="for all data workers together")
@@ -139,6 +142,7 @@ class Trainer:
             self.note(resumed=str(options.state))
         elif options.start:
             self.model.load_state_dict(load(options.start))
+            self.fresh = WARM_UP_STEPS - RESTART_STEPS
             self.note(resumed=str(options.start), optimiser="fresh")
         elif options.share[0] > 0:
             sys.exit(f"--share begins at {options.share[0]}, but there is no {options.state} and no --start")
@@ -169,7 +173,7 @@ class Trainer:
                           least_used=round(shares.min().item(), 5),
                           dead=int((shares < DEAD_SHARE).sum().item()))
                 clock, last_step, losses, data_wait = time.time(), self.step, [], 0.0
-            if self.rank == 0 and self.progress >= exam_at + EXAM_SHARES:
+            if self.rank == 0 and self.progress >= exam_at + self.options.exams:
                 exam_at = self.progress
                 self.examine()
                 clock, last_step, losses, data_wait = time.time(), self.step, [], 0.0
@@ -205,7 +209,7 @@ class Trainer:
         return loss.detach(), balance.detach(), norm.detach()
 
     def loss(self, tokens, documents, weights, functions):
-        quantised = self.progress >= ROUNDED_FROM
+        quantised = self.progress >= self.options.rounded_from
         logits, balance, self.shares = self.forward(tokens, documents, quantised, functions)
         each = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
         weight = weights[:, 1:].flatten()
@@ -283,7 +287,7 @@ class Trainer:
         decoding would write. For prose, the loss."""
         start = time.time()
         results = []
-        for quantised in (False, True) if final else (self.progress >= ROUNDED_FROM,):
+        for quantised in (False, True) if final else (self.progress >= self.options.rounded_from,):
             scores = {}
             for skill, batch in self.exam.batches():
                 tokens, documents, weights = self.on_device(batch)

@@ -100,6 +100,9 @@ def sort(pool):
 
 def short_word(pool):
     while True:
-        word = pool.word() if pool.rng.random() < 0.75 else pool.invented()
+        if not pool.held and pool.rng.random() < 0.2:
+            word = pool.joined()
+        else:
+            word = pool.word() if pool.rng.random() < 0.75 else pool.invented()
         if len(word) <= 9:
             return word

@@ -1,5 +1,6 @@
 """One training or exam dialogue, and the drawing of words and names for it."""
 
+import json
 import string
 from dataclasses import dataclass
 from functools import cache
@@ -9,7 +10,13 @@ from . import lists
 
 WORDS = Path(__file__).resolve().parents[1] / "build/words.txt"
 PROSE = Path(__file__).resolve().parents[1] / "build/prose.txt"
+TOKENIZER = Path(__file__).resolve().parents[1] / "build/tokenizer.json"
 HELD_EVERY = 7  # one entry of each list in this many is kept for the exam
+# In training these lists are only examples: so often any other word stands in for an entry. A short
+# list that is never left is learned by heart, and an entry held out of it is then never copied.
+OPEN_SHARE = 0.6
+OPEN = {"people", "cities", "colours", "objects", "adjectives", "jobs", "pets", "foods", "languages", "weekdays",
+        "months", "tool_nouns", "info_nouns", "verbs", "info_verbs", "fields", "end_words"}
 
 # Text between these two is written letter by letter, one token each, as a speller would.
 SPELL, SPELT = "\ue000", "\ue001"
@@ -54,7 +61,10 @@ class Pool:
         self.held = held
 
     def pick(self, name):
-        return self.rng.choice(part(name, self.held))
+        entries = part(name, self.held)
+        if self.held or name not in OPEN or self.rng.random() > OPEN_SHARE:
+            return self.rng.choice(entries)
+        return self.stranger().capitalize() if entries[0][0].isupper() else self.stranger()
 
     def some(self, name, count):
         return self.rng.sample(part(name, self.held), count)
@@ -72,7 +82,22 @@ class Pool:
         return text
 
     def any_word(self):
+        if not self.held and self.rng.random() < 0.3:
+            return self.joined()
         return self.word() if self.rng.random() < 0.7 else self.invented()
+
+    def joined(self):
+        """Two pieces of the vocabulary: so each one is copied sometimes."""
+        starts, ends = pieces()
+        while True:
+            word = self.rng.choice(starts) + self.rng.choice(ends)
+            if len(word) <= 12 and word not in kept():
+                return word
+
+    def stranger(self):
+        """For training: a word that may stand in for an entry of a list."""
+        draw = self.rng.random()
+        return self.word() if draw < 0.4 else self.joined() if draw < 0.8 else self.invented()
 
     def person(self):
         return self.pick("people") if self.rng.random() < 0.6 else self.invented().capitalize()
@@ -109,6 +134,23 @@ def part(name, held):
 def common_words(held):
     words = WORDS.read_text().split()
     return [w for i, w in enumerate(words) if (i % HELD_EVERY == HELD_EVERY - 1) == held]
+
+
+@cache
+def pieces():
+    """The vocabulary's lower-case pieces: those that begin a word, those that go on."""
+    vocabulary = sorted(json.loads(TOKENIZER.read_text())["model"]["vocab"])
+    plain = [p for p in vocabulary if p.lstrip("Ġ").isascii() and p.lstrip("Ġ").isalpha() and p.lstrip("Ġ").islower()]
+    return [p[1:] for p in plain if p[0] == "Ġ"], [p for p in plain if p[0] != "Ġ" and len(p) <= 4]
+
+
+@cache
+def kept():
+    """Every word that only the exam may use."""
+    words = set(common_words(True))
+    for name in OPEN:
+        words.update(entry.lower() for entry in part(name, True))
+    return words
 
 
 @cache

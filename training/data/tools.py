@@ -65,6 +65,8 @@ class Tool:
         self.noun = noun or (pool.pick("info_nouns" if self.info else "tool_nouns"))
         kinds = rng.sample(list(KINDS), rng.choice((1, 1, 2, 2, 3, 4)))
         self.names = {kind: rng.choice(KINDS[kind][1]) for kind in kinds}
+        if not pool.held:  # a name to be read from the schema; schema() then describes it
+            self.names = {k: pool.stranger() if rng.random() < 0.3 else name for k, name in self.names.items()}
         if len(set(self.names.values())) < len(kinds):
             self.names = {kind: kind for kind in kinds}
         self.optional = {kind for kind in kinds[1:] if rng.random() < 0.3}
@@ -228,7 +230,7 @@ def outcome(pool, tool):
         return json.dumps({"error": why}), f"That did not work: {why}."
     if kind < 0.22:
         return rng.choice(("ok", "done", json.dumps({"ok": True}), json.dumps({"status": "done"}))), "It is done."
-    names = pool.some("fields", rng.choice((1, 1, 2, 2)))
+    names = pool.distinct(lambda: pool.pick("fields"), rng.choice((1, 1, 2, 2)))
     if tool.info and rng.random() < 0.7:
         names[0] = tool.noun
     result = {name: result_value(pool, name) for name in names}
