@@ -163,14 +163,8 @@ mod tests {
 
     #[test]
     fn the_digest_is_fnv_1a_of_little_endian_bytes() {
-        // "foobar" is a published test vector of the hash; here as its first four bytes and more.
-        let ids = [u32::from_le_bytes(*b"chon"), u32::from_le_bytes(*b"go w")];
-        let bytes = b"chongo w";
-        let mut expected = 0xcbf2_9ce4_8422_2325u64;
-        for &byte in bytes {
-            expected = (expected ^ u64::from(byte)).wrapping_mul(1_099_511_628_211);
-        }
-        assert_eq!(digest(&ids), expected);
+        // From the test vectors that the hash's authors publish.
+        assert_eq!(digest(&[u32::from_le_bytes(*b"foob")]), 0xdd12_0e79_0c25_12af);
         assert_eq!(digest(&[]), 0xcbf2_9ce4_8422_2325);
     }
 }

@@ -65,7 +65,7 @@ fn start(arguments: &[&str]) -> (Child, String) {
     let address = loop {
         let mut line = String::new();
         assert_ne!(log.read_line(&mut line).expect("UTF-8"), 0, "it ended: {seen}");
-        if let Some((_, rest)) = line.split_once("address=") {
+        if let Some((_, rest)) = line.split_once("ready address=") {
             break rest.split_whitespace().next().expect("an address").to_owned();
         }
         seen.push_str(&line);

@@ -26,14 +26,10 @@ fn thinking_is_framed_where_there_is_no_colour_and_absent_when_switched_off() {
 
 #[test]
 fn a_prompt_may_come_from_a_pipe_or_from_both() {
-    let chat = |arguments: &[&str], stdin: &str| {
-        let arguments = [&["chat", "--no-think"][..], arguments, &SHORT].concat();
-        success(&pipe(&arguments, stdin))
-    };
-    let whole = chat(&["First.\n\nSecond."], "");
-    assert_eq!(chat(&[], "First.\n\nSecond."), whole);
-    assert_eq!(chat(&["First."], "Second."), whole);
-    assert_ne!(chat(&["First."], ""), whole);
+    let whole = prompt_tokens(&["First.\n\nSecond."], "");
+    assert_eq!(prompt_tokens(&[], "First.\n\nSecond."), whole);
+    assert_eq!(prompt_tokens(&["First."], "Second."), whole);
+    assert!(prompt_tokens(&["First."], "") < whole);
 }
 
 #[test]
@@ -44,19 +40,27 @@ fn nothing_to_ask_is_an_error() {
 }
 
 #[test]
-fn the_system_message_and_the_seed_reach_the_model() {
-    let chat = |arguments: &[&str]| {
-        stdout(&[&["chat", "Hello", "--no-think", "--max-tokens", "12"][..], arguments].concat())
+fn the_system_message_and_the_way_to_think_reach_the_model() {
+    let plain = prompt_tokens(&["Hello", "--no-think"], "");
+    assert!(prompt_tokens(&["Hello", "--no-think", "--system", "Speak of clouds."], "") > plain);
+    assert_ne!(prompt_tokens(&["Hello", "--think"], ""), plain);
+    // The last word counts.
+    assert_eq!(prompt_tokens(&["Hello", "--think", "--no-think"], ""), plain);
+}
+
+#[test]
+fn the_seed_decides_what_chance_says() {
+    let chat = |seed| {
+        let sampling = ["--temperature", "2", "--max-tokens", "30", "--seed", seed];
+        stdout(&[&["chat", "Hello", "--think"][..], &sampling].concat())
     };
-    assert_ne!(chat(&[]), chat(&["--system", "Speak of clouds."]));
-    let seeded = |seed| chat(&["--temperature", "2", "--seed", seed]);
-    assert_eq!(seeded("1"), seeded("1"));
-    assert_ne!(seeded("1"), seeded("2"));
+    assert_eq!(chat("1"), chat("1"));
+    assert_ne!(chat("1"), chat("2"));
 }
 
 #[test]
 fn the_cut_at_the_limit_is_told() {
-    let arguments = [&["chat", "Hello", "--no-think"][..], &SHORT].concat();
+    let arguments = ["chat", "Hello", "--no-think", "--max-tokens", "1"];
     let output = calla(&arguments).output().expect("it starts");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("--max-tokens"), "{told}");
@@ -88,4 +92,12 @@ fn tokens_come_one_a_line_and_from_stdin_too() {
     assert_eq!(success(&pipe(&["tokens", "-"], "a\nb")), lines);
     let count = json(&["tokens", "a\nb", "--json"])["count"].as_u64();
     assert_eq!(Some(lines.lines().count() as u64), count);
+}
+
+/// Tokens of the prompt that the model would be given: the engine tells when they are too many.
+fn prompt_tokens(arguments: &[&str], stdin: &str) -> u64 {
+    let output = pipe(&[&["chat", "--max-context", "2"], arguments].concat(), stdin);
+    let told = String::from_utf8_lossy(&output.stderr);
+    let number = told.split_whitespace().find_map(|word| word.parse().ok());
+    number.unwrap_or_else(|| panic!("no number of tokens in {told}"))
 }

@@ -13,9 +13,8 @@ fn a_made_up_checkpoint_can_be_measured() {
     let claimed = made["size_bytes"].as_u64().expect("a number");
     assert!(claimed < on_disk && on_disk < claimed + 50_000, "{claimed} {on_disk}");
 
-    let arguments =
-        ["bench", "--model", text(&model), "--contexts", "8,70", "--steps", "5", "--json"];
-    let report = json(&arguments);
+    let bench = ["bench", "--model", text(&model), "--contexts", "8,70", "--json"];
+    let report = json(&[&bench[..], &["--steps", "5"]].concat());
     assert_eq!(report["model"], "model");
     assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
     assert!(report["backend"].is_string() && report["machine"].is_object());
@@ -36,7 +35,7 @@ fn a_made_up_checkpoint_can_be_measured() {
     assert_ne!(runs[0]["digest"], runs[1]["digest"]);
 
     // However few steps are timed, the digest is over 64 tokens of the same run.
-    let again = json(&[&arguments[..], &["--steps", "3", "--repetitions", "1"]].concat());
+    let again = json(&[&bench[..], &["--steps", "3", "--repetitions", "1"]].concat());
     assert_eq!(again["runs"][1]["digest"], runs[1]["digest"]);
 }
 

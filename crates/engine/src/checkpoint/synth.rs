@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn same_seed_same_bytes_and_another_seed_other_bytes() {
-        let folder = scratch("seeds");
+        let folder = Scratch::new("seeds");
         for (name, seed) in [("a", 1), ("b", 1), ("c", 2)] {
             write(&folder.join(name), &tiny(seed)).expect("a tiny checkpoint fits");
         }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn what_is_made_opens_as_the_shape_it_was_made_from() {
-        let folder = scratch("open");
+        let folder = Scratch::new("open");
         for preset in [Preset::Tiny, Preset::TinyDense] {
             let out = folder.join(preset.name());
             write(&out, &Options { preset, layers: Some(5), ..tiny(1) }).expect("fits");
@@ -90,9 +90,9 @@ mod tests {
 
     #[test]
     fn a_layer_keeps_its_weights_when_others_are_added() {
-        let folder = scratch("layers");
+        let folder = Scratch::new("layers");
         let tensors = |layers: usize| {
-            let out = folder.join(layers.to_string());
+            let out = folder.join(&layers.to_string());
             write(&out, &Options { layers: Some(layers), ..tiny(1) }).expect("fits");
             let bytes = fs::read(out.join("model.safetensors")).expect("made");
             tensor(&bytes, "language_model.model.layers.0.mlp.switch_mlp.up_proj.scales")
@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn an_existing_folder_is_kept_unless_it_may_be_replaced() {
-        let out = scratch("keep").join("model");
+        let folder = Scratch::new("keep");
+        let out = folder.join("model");
         write(&out, &tiny(1)).expect("fits");
         let before = fs::read(out.join("model.safetensors")).expect("made");
         let refused = write(&out, &tiny(2)).expect_err("it exists").to_string();
@@ -120,7 +121,8 @@ mod tests {
 
     #[test]
     fn zero_layers_are_refused() {
-        let out = scratch("zero").join("model");
+        let folder = Scratch::new("zero");
+        let out = folder.join("model");
         let refused = write(&out, &Options { layers: Some(0), ..tiny(1) }).expect_err("no layer");
         assert!(refused.to_string().contains("num_hidden_layers"), "{refused}");
         assert!(!out.exists());
@@ -140,12 +142,26 @@ mod tests {
         data[offset(0) as usize..offset(1) as usize].to_vec()
     }
 
-    /// An empty folder of this test's own.
-    fn scratch(test: &str) -> PathBuf {
-        let folder =
-            std::env::temp_dir().join(format!("calla-synth-{test}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("the temporary folder is writable");
-        folder
+    /// An empty folder of one test's own, removed when the test ends.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(test: &str) -> Self {
+            let name = format!("calla-synth-{test}-{}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&folder);
+            fs::create_dir_all(&folder).expect("the temporary folder is writable");
+            Self(folder)
+        }
+
+        fn join(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
     }
 }
