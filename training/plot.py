@@ -9,10 +9,12 @@ WIDTH, HEIGHT, EDGE = 720, 320, 48
 
 def main():
     out, logs = Path(sys.argv[1]), sys.argv[2:]
-    points, base = [], 0.0
+    points, base, before = [], 0.0, 0
     for log in logs:
         entries = [json.loads(line) for line in Path(log).read_text().splitlines()]
-        points += [(base + e["s"] / 60, e["loss"], e["tokens"]) for e in entries if "loss" in e]
+        if any("optimiser" in e for e in entries):  # a piece with a fresh optimiser counts anew
+            before += points[-1][2] if points else 0
+        points += [(base + e["s"] / 60, e["loss"], before + e["tokens"]) for e in entries if "loss" in e]
         base += max(e["s"] for e in entries) / 60
     if len(points) < 2:
         sys.exit("the logs hold fewer than two losses")
