@@ -42,8 +42,8 @@ pub(crate) enum ApiError {
     Field { param: String, problem: String },
     /// The prompt leaves no room for an answer.
     #[error(
-        "This model's maximum context length is {context_tokens} tokens. However, your prompt has \
-         {prompt_tokens} tokens. Please shorten it."
+        "the prompt has {prompt_tokens} tokens, the context holds {context_tokens}: shorten the \
+         prompt, or raise the server's context limit"
     )]
     ContextExceeded { param: &'static str, prompt_tokens: usize, context_tokens: usize },
     /// The key is missing or wrong.
