@@ -16,6 +16,9 @@ pub(crate) use shared::{BackendArgs, CacheArgs, EngineArgs, ModelArgs, OutputArg
 
 use crate::version;
 
+/// What is measured unless told otherwise: a short prompt and a long one.
+const CONTEXTS_DEFAULT: [usize; 2] = [512, 4096];
+
 /// Runs Qwen3.5 / Qwen3.6 language models, mixture-of-experts first of all, on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "calla", version = version::SHORT, long_version = version::long())]
@@ -150,9 +153,9 @@ pub(crate) struct BenchArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) backend: BackendArgs,
-    /// Prompt lengths in tokens
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "512,4096")]
-    pub(crate) contexts: Vec<NonZeroUsize>,
+    /// Prompt lengths in tokens [default: 512,4096, as far as the model holds them]
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    contexts: Vec<NonZeroUsize>,
     /// Decode steps to time
     #[arg(long, value_name = "N", default_value = "64")]
     pub(crate) steps: NonZeroUsize,
@@ -270,6 +273,18 @@ impl ChatArgs {
     /// What the flags say about thinking.
     pub(crate) fn thinking(&self) -> Option<bool> {
         (self.think || self.no_think).then_some(self.think)
+    }
+}
+
+impl BenchArgs {
+    /// The contexts to measure on a model that holds `tokens_max` tokens, of which `extra` come
+    /// after the prompt.
+    pub(crate) fn contexts(&self, tokens_max: usize, extra: usize) -> Vec<usize> {
+        if self.contexts.is_empty() {
+            let fits = |context: &usize| context + extra <= tokens_max;
+            return CONTEXTS_DEFAULT.into_iter().filter(fits).collect();
+        }
+        self.contexts.iter().map(|context| context.get()).collect()
     }
 }
 

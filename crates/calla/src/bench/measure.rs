@@ -29,18 +29,21 @@ impl Sample {
     }
 }
 
-/// Whether prompt and answer fit in the model's context.
-pub(super) fn check(backend: &dyn Backend, context: usize, steps: usize) -> Result<(), Error> {
-    let tokens = tokens_max(context, steps);
-    let tokens_allowed = backend.shape().context_max;
-    if tokens <= tokens_allowed {
+/// Whether prompt and answer fit in a model that holds `context_max` tokens.
+pub(super) fn check(context: usize, steps: usize, context_max: usize) -> Result<(), Error> {
+    if tokens_max(context, steps) <= context_max {
         return Ok(());
     }
     let problem = format!(
-        "{context} tokens and {} decode steps are more than the model's {tokens_allowed}",
-        tokens - context
+        "{context} tokens and {} generated ones are more than the model's {context_max}",
+        generated(steps)
     );
     Err(Error::Flag { flag: "contexts", problem })
+}
+
+/// Tokens that a run feeds back after the prompt.
+pub(super) fn generated(steps: usize) -> usize {
+    steps.max(DIGEST_TOKENS - 1)
 }
 
 /// Warms up with the same shape, then runs as often as asked.
@@ -96,7 +99,7 @@ fn sample(
 
 /// Tokens of a sequence at the end of a run.
 fn tokens_max(context: usize, steps: usize) -> usize {
-    context.saturating_add(steps.max(DIGEST_TOKENS - 1))
+    context.saturating_add(generated(steps))
 }
 
 /// Token `i` is ((i · 2654435761) mod 2^32) mod vocab: spread over the whole vocabulary, so that

@@ -14,8 +14,14 @@ use self::{machine::Machine, measure::Sample};
 
 pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
     let mut loaded = model::load(&args.model, &args.backend, verbose)?;
-    for context in args.contexts.iter().map(|context| context.get()) {
-        measure::check(loaded.backend.as_ref(), context, args.steps.get())?;
+    let context_max = loaded.backend.shape().context_max;
+    let contexts = args.contexts(context_max, measure::generated(args.steps.get()));
+    if contexts.is_empty() {
+        let problem = format!("the model holds {context_max} tokens: give shorter prompts");
+        return Err(Error::Flag { flag: "contexts", problem });
+    }
+    for &context in &contexts {
+        measure::check(context, args.steps.get(), context_max)?;
     }
     let machine = Machine::here(args.backend.options().threads);
     let read_bytes_s = floor::read_bytes_s(machine.threads);
@@ -32,7 +38,7 @@ pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
         runs: Vec::new(),
     };
     let mut changed = None;
-    for context in args.contexts.iter().map(|context| context.get()) {
+    for &context in &contexts {
         let backend = loaded.backend.as_mut();
         let samples = measure::context(backend, context, report.steps, report.repetitions)?;
         let token_bytes =

@@ -40,6 +40,15 @@ fn a_made_up_checkpoint_can_be_measured() {
 }
 
 #[test]
+fn without_flags_the_embedded_model_is_measured_as_far_as_it_holds() {
+    let report = json(&["bench", "--repetitions", "1", "--json"]);
+    let contexts: Vec<_> = (report["runs"].as_array().expect("a list").iter())
+        .filter_map(|run| run["context"].as_u64())
+        .collect();
+    assert_eq!((report["model"].as_str(), &contexts[..]), (Some("seedling"), &[512][..]));
+}
+
+#[test]
 fn the_table_of_a_benchmark_names_its_columns() {
     let arguments = ["bench", "--contexts", "8", "--steps", "1", "--repetitions", "1"];
     let table = stdout(&[&arguments[..], &["--model", text(&tiny("dense"))]].concat());
