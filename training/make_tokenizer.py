@@ -38,7 +38,7 @@ def main():
 
 
 def corpus():
-    mixture, texts = Mixture(SEED), []
+    mixture, texts = Mixture(SEED, opened=False), []
     while len(texts) < DIALOGUES:
         task = mixture.draw()
         if task.skill == "prose":

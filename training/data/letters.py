@@ -100,7 +100,7 @@ def sort(pool):
 
 def short_word(pool):
     while True:
-        if not pool.held and pool.rng.random() < 0.2:
+        if pool.opened and pool.rng.random() < 0.2:
             word = pool.joined()
         else:
             word = pool.word() if pool.rng.random() < 0.75 else pool.invented()

@@ -42,8 +42,8 @@ FREE = {"arithmetic", "arithmetic_direct", "copying", "reversing", "capitals", "
 class Mixture:
     """An endless, seeded stream of dialogues."""
 
-    def __init__(self, seed, held=False):
-        self.pool = Pool(random.Random(seed), held)
+    def __init__(self, seed, held=False, opened=True):
+        self.pool = Pool(random.Random(seed), held, opened)
 
     def draw(self, table=MIX):
         make = self.pool.rng.choices([m for m, _ in table], [w for _, w in table])[0]

@@ -54,15 +54,17 @@ def asked(skill, question, answer, thought, think, **more):
 
 
 class Pool:
-    """Draws from the lists: from one part in training, from the other part in the exam."""
+    """Draws from the lists: from one part in training, from the other part in the exam. `opened`:
+    also from all words, which needs the tokenizer; never in the exam."""
 
-    def __init__(self, rng, held=False):
+    def __init__(self, rng, held=False, opened=True):
         self.rng = rng
         self.held = held
+        self.opened = opened and not held
 
     def pick(self, name):
         entries = part(name, self.held)
-        if self.held or name not in OPEN or self.rng.random() > OPEN_SHARE:
+        if not self.opened or name not in OPEN or self.rng.random() > OPEN_SHARE:
             return self.rng.choice(entries)
         return self.stranger().capitalize() if entries[0][0].isupper() else self.stranger()
 
@@ -82,7 +84,7 @@ class Pool:
         return text
 
     def any_word(self):
-        if not self.held and self.rng.random() < 0.3:
+        if self.opened and self.rng.random() < 0.3:
             return self.joined()
         return self.word() if self.rng.random() < 0.7 else self.invented()
 

@@ -65,7 +65,7 @@ class Tool:
         self.noun = noun or (pool.pick("info_nouns" if self.info else "tool_nouns"))
         kinds = rng.sample(list(KINDS), rng.choice((1, 1, 2, 2, 3, 4)))
         self.names = {kind: rng.choice(KINDS[kind][1]) for kind in kinds}
-        if not pool.held:  # a name to be read from the schema; schema() then describes it
+        if pool.opened:  # a name to be read from the schema; schema() then describes it
             self.names = {k: pool.stranger() if rng.random() < 0.3 else name for k, name in self.names.items()}
         if len(set(self.names.values())) < len(kinds):
             self.names = {kind: kind for kind in kinds}
