@@ -180,7 +180,7 @@ pub(crate) enum EvalCommand {
 
 /// Compare logits with those of another implementation
 ///
-/// The file holds `ids` [n] int32 and `logits` [n, vocab] float32: row i is what follows
+/// The file holds `ids [n]` int32 and `logits [n, vocab]` float32: row i is what follows
 /// ids[0..=i]. The ids are fed as they are, whatever the model would have said.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:

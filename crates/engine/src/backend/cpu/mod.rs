@@ -5,7 +5,7 @@
 //! `head`: one file each), each a few jobs for the thread pool. `kernels` holds the inner loops
 //! for each instruction set and knows neither sequences nor threads.
 //!
-//! Objects: [`Pool`] runs jobs. `Sequences` owns page tables, KV pages and recurrent states.
+//! Objects: `Pool` runs jobs. `Sequences` owns page tables, KV pages and recurrent states.
 //! `Scratch` owns every intermediate result. `Pass` is what the stages of one forward pass share.
 //!
 //! Every sum has one order that depends on the model's dimensions alone, so the same tokens give

@@ -44,11 +44,11 @@ pub struct Kernels {
 /// One token's inputs of a DeltaNet value head.
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaStep<'a> {
-    /// Normalised and scaled query [key_dim].
+    /// Normalised and scaled query `[key_dim]`.
     pub q: &'a [f32],
-    /// Normalised key [key_dim].
+    /// Normalised key `[key_dim]`.
     pub k: &'a [f32],
-    /// Value [value_dim].
+    /// Value `[value_dim]`.
     pub v: &'a [f32],
     /// g: what remains of the old state.
     pub decay: f32,
@@ -59,15 +59,15 @@ pub struct DeltaStep<'a> {
 /// A run of cached tokens and the queries that look at all of them.
 #[derive(Debug, Clone, Copy)]
 pub struct AttendBlock<'a> {
-    /// Queries of the heads that share this KV head [heads, head_dim].
+    /// Queries of the heads that share this KV head `[heads, head_dim]`.
     pub queries: &'a [f32],
     /// Width of a head.
     pub head_dim: usize,
     /// Factor of the scores, 1 / √head_dim.
     pub scale: f32,
-    /// Cached keys [tokens, stride], of which the first head_dim of each row are used.
+    /// Cached keys `[tokens, stride]`, of which the first head_dim of each row are used.
     pub keys: Cached<'a>,
-    /// Cached values [tokens, stride], of which the first head_dim of each row are used.
+    /// Cached values `[tokens, stride]`, of which the first head_dim of each row are used.
     pub values: Cached<'a>,
     /// Elements from one token to the next.
     pub stride: usize,
@@ -87,11 +87,11 @@ pub enum Cached<'a> {
 /// Softmax in progress for some query heads; blocks of tokens are added in order.
 #[derive(Debug)]
 pub struct Running<'a> {
-    /// Largest score so far [heads]; starts as -∞.
+    /// Largest score so far `[heads]`; starts as -∞.
     pub max: &'a mut [f32],
-    /// Sum of weights relative to it [heads]; starts as 0.
+    /// Sum of weights relative to it `[heads]`; starts as 0.
     pub sum: &'a mut [f32],
-    /// Weighted values [heads, head_dim]; starts as 0.
+    /// Weighted values `[heads, head_dim]`; starts as 0.
     pub acc: &'a mut [f32],
 }
 
@@ -184,7 +184,7 @@ impl Kernels {
         table::ALL.iter().copied().filter(|kernels| (kernels.detected)())
     }
 
-    /// Fills row `row` of the activations with `x` [inputs].
+    /// Fills row `row` of the activations with `x` `[inputs]`.
     ///
     /// # Safety
     /// No other thread reads or fills this row meanwhile.
@@ -227,7 +227,7 @@ impl Kernels {
         unsafe { (self.ops.matmul)(w, x, rows, outputs, y, stride) }
     }
 
-    /// Row `row` of a matrix as f32 [inputs]: an embedding.
+    /// Row `row` of a matrix as f32 `[inputs]`: an embedding.
     ///
     /// # Panics
     /// When [`supports`] fails for `w`, the row does not exist or `out` has another width.
@@ -352,7 +352,7 @@ impl Kernels {
     /// One token of a value head's recurrence (Gated DeltaNet, arXiv 2412.06464, equation 10):
     /// `S ← g·S;  δ = β·(v − S·k);  S ← S + δ⊗k;  out = S·q`, reading and writing the state once.
     ///
-    /// `state` is [value_dim, key_dim], `out` [value_dim]. A thread may take some rows of the
+    /// `state` is `[value_dim, key_dim]`, `out` `[value_dim]`. A thread may take some rows of the
     /// state, with the same rows of `v` and `out`.
     ///
     /// # Panics
