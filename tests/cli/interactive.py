@@ -35,7 +35,7 @@ class Chat:
         environment = dict(HOME=home, TERM="xterm", PATH=os.environ["PATH"]) | env
         self.child = pexpect.spawn(
             program,
-            ["chat", "--temperature", "0", *flags],
+            ["chat", *flags],
             env=environment,
             encoding="utf-8",
             timeout=WAIT_S,
@@ -82,7 +82,7 @@ def test_questions_are_answered_and_remembered(start):
 
 
 def test_thinking_is_dim_and_can_be_switched(start):
-    chat = start("--max-tokens", "6")
+    chat = start("--max-tokens", "6", "--think")
     assert "\x1b[2m" in chat.say("Hello").split("Hello", 1)[1]
     assert "thinking is on" in chat.say("/think")
     assert "thinking is off" in chat.say("/think off")
@@ -93,7 +93,7 @@ def test_thinking_is_dim_and_can_be_switched(start):
 
 
 def test_no_colour_is_honoured(start):
-    chat = start("--max-tokens", "6", NO_COLOR="1")
+    chat = start("--max-tokens", "6", "--think", NO_COLOR="1")
     shown = chat.say("Hello")
     assert "\x1b[2m" not in shown and "<think>" in shown, repr(shown)
     chat.leave()
@@ -115,7 +115,8 @@ def test_unknown_commands_are_told(start):
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(start):
-    chat = start()
+    # Noise, which does not come to an end by itself.
+    chat = start("--think", "--temperature", "2", "--top-k", "0", "--top-p", "1", "--seed", "1")
     chat.child.send("Tell me everything\r")
     chat.child.expect_exact("\x1b[2m")  # the thinking begins
     chat.child.expect_exact("\x1b[2m")
