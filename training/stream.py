@@ -1,13 +1,15 @@
 """Batches of packed dialogues, made by worker processes while the GPU trains.
 
-A row holds whole documents only; model.py keeps them apart. Most batches have short rows; one in a
-few has long rows, for documents of up to 4,608 tokens. Both have the same number of tokens.
+A row holds whole documents only; model.py keeps them apart. Most batches have short rows; each
+eleventh has long rows, for documents of up to 4,608 tokens, on every GPU at the same step. Both
+have the same number of tokens.
 """
 
 import multiprocessing
 import os
 import queue
 import traceback
+from collections import deque
 
 import numpy as np
 
@@ -15,8 +17,8 @@ from data.mix import LONG, MIX, Mixture
 from render import encoded
 
 SHORT_TOKENS, LONG_TOKENS = 1024, 4608
-BATCH_TOKENS = 45 * SHORT_TOKENS  # 10 long rows
-LONG_SHARE = 0.08
+BATCH_TOKENS = 27 * SHORT_TOKENS  # 6 long rows
+LONG_EVERY = 11
 SILENCE_S_MAX = 180
 OVERDRAW = 1.3  # documents to choose from when a batch is packed, in batches
 
@@ -28,6 +30,7 @@ class Stream:
     def __init__(self, tokenizer_path, workers, seed, scale=1.0):
         context = multiprocessing.get_context("fork")
         self.queue = context.Queue(maxsize=3 * workers)
+        self.waiting = {False: deque(), True: deque()}  # batches of the kind that was not asked for
         self.workers = [
             context.Process(target=work, args=(self.queue, str(tokenizer_path), seed * 1000 + i, scale), daemon=True)
             for i in range(workers)
@@ -35,14 +38,18 @@ class Stream:
         for worker in self.workers:
             worker.start()
 
-    def next(self):
-        try:
-            kind, batch = self.queue.get(timeout=SILENCE_S_MAX)
-        except queue.Empty:
-            raise RuntimeError(f"no batch in {SILENCE_S_MAX} s: the data workers are stuck or dead") from None
-        if kind == "error":
-            raise RuntimeError(f"a data worker failed:\n{batch}")
-        return batch
+    def next(self, step):
+        """The batch of a step: its kind of rows follows from the step's number."""
+        long = step % LONG_EVERY == LONG_EVERY - 1
+        while not self.waiting[long]:
+            try:
+                kind, batch = self.queue.get(timeout=SILENCE_S_MAX)
+            except queue.Empty:
+                raise RuntimeError(f"no batch in {SILENCE_S_MAX} s: the data workers are stuck or dead") from None
+            if kind == "error":
+                raise RuntimeError(f"a data worker failed:\n{batch}")
+            self.waiting[batch[0].shape[1] != SHORT_TOKENS].append(batch)
+        return self.waiting[long].popleft()
 
     def ready(self):
         return self.queue.qsize()
@@ -70,7 +77,7 @@ def batches(tokenizer, seed, size):
     mixture = Mixture(seed)
     short, long = [], []  # documents left over
     while True:
-        if mixture.pool.rng.random() < LONG_SHARE:
+        if mixture.pool.rng.random() < 1 / LONG_EVERY:
             while total(long) < OVERDRAW * size:
                 keep(encoded(mixture.draw(LONG), tokenizer), short, long)
             rows, long = packed(long, size, LONG_TOKENS)

@@ -155,7 +155,7 @@ class Trainer:
         last_step, losses, data_wait = self.step, [], 0.0
         while self.progress < self.options.share[1]:
             waited = time.time()
-            batch = self.stream.next()
+            batch = self.stream.next(self.step)
             data_wait += time.time() - waited
             losses.append(self.one_step(batch))
             if self.options.compile and not self.chosen and self.step - self.first_step >= TRIAL_STEPS:
@@ -264,9 +264,7 @@ class Trainer:
         self.note(step_s={k: round(v, 4) for k, v in speeds.items()}, took_s=round(time.time() - begun, 1))
 
     def short_batch(self):
-        while (batch := self.stream.next())[0].shape[1] != SHORT_TOKENS:
-            pass
-        return batch
+        return self.stream.next(step=0)
 
     def rate(self):
         p = self.progress

@@ -17,6 +17,7 @@ HELD_EVERY = 7  # one entry of each list in this many is kept for the exam
 OPEN_SHARE = 0.6
 OPEN = {"people", "cities", "colours", "objects", "adjectives", "jobs", "pets", "foods", "languages", "weekdays",
         "months", "tool_nouns", "info_nouns", "verbs", "info_verbs", "fields", "end_words"}
+CLOSED = {"weekdays", "months"}  # there are no others to hold out
 
 # Text between these two is written letter by letter, one token each, as a speller would.
 SPELL, SPELT = "\ue000", "\ue001"
@@ -66,7 +67,7 @@ class Pool:
         entries = part(name, self.held)
         if not self.opened or name not in OPEN or self.rng.random() > OPEN_SHARE:
             return self.rng.choice(entries)
-        return self.stranger().capitalize() if entries[0][0].isupper() else self.stranger()
+        return self.stranger(capital=entries[0][0].isupper())
 
     def some(self, name, count):
         return self.rng.sample(part(name, self.held), count)
@@ -88,24 +89,36 @@ class Pool:
             return self.joined()
         return self.word() if self.rng.random() < 0.7 else self.invented()
 
-    def joined(self):
-        """Two pieces of the vocabulary: so each one is copied sometimes."""
-        starts, ends = pieces()
+    def joined(self, capital=False):
+        """Two pieces of the vocabulary: so each one is copied sometimes. A piece that is never a
+        target is never written, however plainly it stands in the prompt."""
+        small, large, ends = pieces()
         while True:
-            word = self.rng.choice(starts) + self.rng.choice(ends)
-            if len(word) <= 12 and word not in kept():
+            start = self.rng.choice(large if capital and self.rng.random() < 0.5 else small)
+            word = start + self.rng.choice(ends)
+            word = word.capitalize() if capital else word
+            if len(word) <= 12 and word.lower() not in kept():
                 return word
 
-    def stranger(self):
+    def stranger(self, capital=False):
         """For training: a word that may stand in for an entry of a list."""
         draw = self.rng.random()
-        return self.word() if draw < 0.4 else self.joined() if draw < 0.8 else self.invented()
+        if 0.4 <= draw < 0.8:
+            return self.joined(capital)
+        word = self.word() if draw < 0.4 else self.invented()
+        return word.capitalize() if capital else word
 
     def person(self):
-        return self.pick("people") if self.rng.random() < 0.6 else self.invented().capitalize()
+        return self.pick("people") if self.rng.random() < 0.6 else self.unheard()
 
     def city(self):
-        return self.pick("cities") if self.rng.random() < 0.7 else self.invented().capitalize()
+        return self.pick("cities") if self.rng.random() < 0.7 else self.unheard()
+
+    def unheard(self):
+        """A name nobody has."""
+        if self.opened and self.rng.random() < 0.5:
+            return self.joined(capital=True)
+        return self.invented().capitalize()
 
     def code(self):
         rng = self.rng
@@ -129,6 +142,8 @@ class Pool:
 @cache
 def part(name, held):
     entries = getattr(lists, name)
+    if name in CLOSED:
+        return entries
     return [e for i, e in enumerate(entries) if (i % HELD_EVERY == HELD_EVERY - 1) == held]
 
 
@@ -140,17 +155,20 @@ def common_words(held):
 
 @cache
 def pieces():
-    """The vocabulary's lower-case pieces: those that begin a word, those that go on."""
+    """The vocabulary's pieces that begin a lower-case word, begin a capitalised one, or go on."""
     vocabulary = sorted(json.loads(TOKENIZER.read_text())["model"]["vocab"])
-    plain = [p for p in vocabulary if p.lstrip("Ġ").isascii() and p.lstrip("Ġ").isalpha() and p.lstrip("Ġ").islower()]
-    return [p[1:] for p in plain if p[0] == "Ġ"], [p for p in plain if p[0] != "Ġ" and len(p) <= 4]
+    plain = [p for p in vocabulary if p.lstrip("Ġ").isascii() and p.lstrip("Ġ").isalpha()]
+    small = [p for p in plain if p.lstrip("Ġ").islower()]
+    starts = [p[1:] for p in small if p[0] == "Ġ"]
+    capital = {p.lstrip("Ġ") for p in plain if p.lstrip("Ġ").istitle()}
+    return starts, sorted(capital), [p for p in small if p[0] != "Ġ" and len(p) <= 4]
 
 
 @cache
 def kept():
     """Every word that only the exam may use."""
     words = set(common_words(True))
-    for name in OPEN:
+    for name in OPEN - CLOSED:
         words.update(entry.lower() for entry in part(name, True))
     return words
 

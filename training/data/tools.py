@@ -14,13 +14,13 @@ from .task import Task, article, asked, listed, reply, system, user
 # kind: (type, names of the parameter, descriptions, how a request says it, how a value is drawn)
 KINDS = {
     "city": ("string", ("city", "location", "place", "town", "destination", "where", "area"),
-             ("Name of the city", "The city", "Where, a city", "City or town"),
+             ("Name of the city", "The city", "Where, a city", "City or town", "The city, such as Rome", "City name"),
              ("in {}", "in {}", "in the city of {}"), lambda pool: pool.city()),
     "person": ("string", ("person", "name", "customer", "user", "guest", "recipient", "client"),
-               ("Name of the person", "For whom", "The person", "Who it is for"),
+               ("Name of the person", "For whom", "The person", "Who it is for", "The name of a person"),
                ("for {}", "for {}", "for my friend {}"), lambda pool: pool.person()),
     "day": ("string", ("day", "weekday", "date", "when", "on"),
-            ("Day of the week", "The day", "On which day"), ("on {}",), lambda pool: pool.pick("weekdays")),
+            ("Day of the week", "The day", "On which day", "Weekday, such as Monday"), ("on {}",), lambda pool: pool.pick("weekdays")),
     "time": ("string", ("time", "hour", "start_time", "clock"),
              ("Time of day, such as 9:30", "The time", "At what time"), ("at {}",),
              lambda pool: f"{pool.rng.randint(0, 23)}:{pool.rng.choice(('00', '15', '30', '45'))}"),
@@ -45,13 +45,19 @@ KINDS = {
              ("with code {}", "number {}"), lambda pool: str(pool.rng.randint(100, 99999)) if pool.rng.random() < 0.5
              else pool.rng.choice("ABCDEFGHKLMNPRSTUVWXYZ") + str(pool.rng.randint(10, 999))),
 }
-DOING = ("{Verb} {a}.", "{Verb}s {a}.", "Use this to {verb} {a}.", "{Verb} {a} for the user.", "Function to {verb} {a}.")
+# What a description may add about a parameter.
+BY = {"city": "in a city", "person": "for a person", "day": "on a day", "time": "at a given time", "count": "any number of times",
+      "colour": "in a colour", "size": "in a size", "language": "in a language", "budget": "up to a price",
+      "minutes": "for some minutes", "text": "with a text", "code": "by its code"}
+DOING = ("{Verb} {a}{by}.", "{Verb}s {a}{by}.", "Use this to {verb} {a}{by}.", "{Verb} {a} for the user.",
+         "Function to {verb} {a}{by}.", "{Verb} {a}{by}", "Lets you {verb} {a}{by}.", "{Verb}s {a}{by}. Use it when the user asks.")
 WISHES = ("{Verb} {a} {how}.", "Please {verb} {a} {how}.", "Can you {verb} {a} {how}?", "I want to {verb} {a} {how}.",
           "I need you to {verb} {a} {how}.", "{verb} {a} {how}", "Could you please {verb} {a} {how}?")
 INFO_WISHES = ("What is the {noun} {how}?", "Tell me the {noun} {how}.", "What's the {noun} {how}?",
-               "{Verb} the {noun} {how}.", "I want to know the {noun} {how}.", "How is the {noun} {how}?")
-INFO_DOING = ("{Verb} the {noun}.", "{Verb}s the {noun}.", "Gives the {noun}.", "Use this to {verb} the {noun}.",
-              "Returns the current {noun}.")
+               "{Verb} the {noun} {how}.", "I want to know the {noun} {how}.", "How is the {noun} {how}?",
+              "What's the {noun} like {how}?", "Can you tell me the {noun} {how}?", "{noun} {how}")
+INFO_DOING = ("{Verb} the {noun}{by}.", "{Verb}s the {noun}{by}.", "Gives the {noun}{by}.", "Use this to {verb} the {noun}{by}.",
+              "Returns the current {noun}{by}.", "{Verb} the {noun}{by}", "Get the current {noun}{by}.", "The {noun}{by}.")
 
 
 class Tool:
@@ -112,7 +118,9 @@ class Tool:
     def said(self, text, how=""):
         verb, noun = self.verb, self.noun
         a = f"the {noun}" if self.info else article(noun)
-        return text.format(verb=verb, Verb=verb.capitalize(), noun=noun, a=a, how=how)
+        first = next(iter(self.names))
+        by = f" {BY[first]}" if self.pool.rng.random() < 0.4 else ""
+        return text.format(verb=verb, Verb=verb.capitalize(), noun=noun, a=a, how=how, by=by)
 
     def aim(self):
         return f"the {self.noun}" if self.info else f"to {self.verb} {article(self.noun)}"
