@@ -12,8 +12,10 @@ mod batch;
 pub mod cpu;
 pub mod reference;
 pub mod select;
+mod self_test;
 
 pub use batch::{Batch, Logits, Row, Wants};
+pub use self_test::KernelCheck;
 
 use crate::{Error, model::Shape};
 

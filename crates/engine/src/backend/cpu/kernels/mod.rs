@@ -18,6 +18,8 @@ mod delta_net;
 mod elementwise;
 mod matmul;
 mod matmul_exact;
+mod samples;
+mod self_test;
 mod simd;
 mod table;
 
@@ -27,6 +29,7 @@ mod tests;
 use std::{ops::Range, sync::OnceLock};
 
 pub use activations::Activations;
+pub use self_test::self_test;
 
 use crate::{Error, model::Linear};
 
@@ -182,6 +185,12 @@ impl Kernels {
     /// Every instruction set that this processor has, fastest first.
     pub fn available() -> impl Iterator<Item = &'static Kernels> {
         table::ALL.iter().copied().filter(|kernels| (kernels.detected)())
+    }
+
+    /// Every instruction set that this build knows, fastest first, and whether this processor has
+    /// it.
+    pub fn known() -> impl Iterator<Item = (&'static str, bool)> {
+        table::ALL.iter().map(|kernels| (kernels.name, (kernels.detected)()))
     }
 
     /// Fills row `row` of the activations with `x` `[inputs]`.

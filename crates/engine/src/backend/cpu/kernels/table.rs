@@ -89,7 +89,28 @@ macro_rules! instruction_set {
     };
 }
 
+#[cfg(test)]
+macro_rules! idle_ops {
+    (; $($name:ident($($arg:ident: $type:ty),*);)*) => {
+        /// Names of all operations.
+        pub(super) const OPS: &[&str] = &[$(stringify!($name)),*];
+
+        /// The portable kernels, one of which computes nothing.
+        pub(super) fn without(op: &str) -> Kernels {
+            $(unsafe fn $name($(_: $type),*) {})*
+            let mut ops = Ops { $($name: portable::KERNELS.ops.$name),* };
+            match op {
+                $(stringify!($name) => ops.$name = $name,)*
+                _ => panic!("no operation `{op}`"),
+            }
+            Kernels { name: "idle", detected: || true, ops }
+        }
+    };
+}
+
 with_ops!(declare_ops, ;);
+#[cfg(test)]
+with_ops!(idle_ops, ;);
 with_ops!(instruction_set, portable, Portable, inline(never), true;);
 #[cfg(target_arch = "x86_64")]
 with_ops!(

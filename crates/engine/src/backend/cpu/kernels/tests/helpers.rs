@@ -1,7 +1,8 @@
-use super::{Random, error, for_each};
-use crate::backend::cpu::kernels::{DeltaStep, Kernels};
-
-const LENGTHS: [usize; 7] = [1, 7, 8, 16, 30, 128, 2049];
+use super::for_each;
+use crate::backend::cpu::kernels::{
+    DeltaStep, Kernels,
+    samples::{LENGTHS, Random, error},
+};
 
 fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())

@@ -1,10 +1,14 @@
 use std::sync::Arc;
 
-use super::{Random, for_each, norm};
+use super::{for_each, norm};
 use crate::{
     backend::{
         Precision,
-        cpu::kernels::{Activations, Kernels, supports},
+        cpu::kernels::{
+            Activations, Kernels,
+            samples::{self, FORMATS, Random, prepared},
+            supports,
+        },
     },
     model::{Bytes, Linear},
 };
@@ -17,59 +21,26 @@ struct Sample {
 
 impl Sample {
     fn new(outputs: usize, inputs: usize, bits: usize, group: usize) -> Self {
-        let mut random = Random((outputs * inputs + bits * group) as u64);
-        let levels = (1u64 << bits) - 1;
-        let mut weight = vec![0u8; outputs * inputs * bits / 8];
-        let (mut scales, mut biases) = (Vec::new(), Vec::new());
-        let mut values = Vec::new();
-        for row in 0..outputs {
-            for group_index in 0..inputs / group {
-                let bf16 = |x: f32| half::bf16::from_f32(x);
-                let scale = bf16(0.02 * (random.normal().abs() + 0.1) / levels as f32);
-                let bias = bf16(-scale.to_f32() * levels as f32 / 2.0 + 0.001 * random.normal());
-                scales.extend(scale.to_le_bytes());
-                biases.extend(bias.to_le_bytes());
-                for i in group_index * group..(group_index + 1) * group {
-                    let q = (random.bits() % (levels + 1)) as u8;
-                    let bit = (row * inputs + i) * bits;
-                    weight[bit / 8] |= q << (bit % 8);
-                    values.push(scale.to_f32() * f32::from(q) + bias.to_f32());
-                }
-            }
-        }
-        // One byte before everything else: alignment is not promised.
-        let bytes = |data: Vec<u8>| {
-            let shifted = [vec![0], data].concat();
-            let len = shifted.len();
-            Bytes::new(Arc::new(shifted)).slice(1..len).expect("the range is inside")
+        Self::of(samples::matrix(outputs, inputs, bits, group))
+    }
+
+    fn of(linear: Linear) -> Self {
+        let value = |at: usize| {
+            let bf16 = |bytes: &[u8]| {
+                let group = at / linear.group;
+                half::bf16::from_le_bytes([bytes[2 * group], bytes[2 * group + 1]]).to_f32()
+            };
+            let bit = at * linear.bits;
+            let q = linear.weight[bit / 8] >> (bit % 8) & ((1u16 << linear.bits) - 1) as u8;
+            bf16(&linear.scales) * f32::from(q) + bf16(&linear.biases)
         };
-        let linear = Linear {
-            outputs,
-            inputs,
-            bits,
-            group,
-            weight: bytes(weight),
-            scales: bytes(scales),
-            biases: bytes(biases),
-        };
-        assert_eq!(supports(&linear), Ok(()));
+        let values = (0..linear.outputs * linear.inputs).map(value).collect();
         Self { linear, values }
     }
 
     fn row(&self, output: usize) -> &[f32] {
         &self.values[output * self.linear.inputs..(output + 1) * self.linear.inputs]
     }
-}
-
-fn prepared(kernels: &Kernels, x: &[Vec<f32>], precision: Precision) -> Activations {
-    let inputs = x[0].len();
-    let mut activations = Activations::with_capacity(x.len() + 1, inputs + 64, precision);
-    activations.reset(x.len(), inputs);
-    for (row, x) in x.iter().enumerate() {
-        // SAFETY: one thread.
-        unsafe { kernels.prepare(&activations, row, x) };
-    }
-    activations
 }
 
 /// Products with all outputs [rows, outputs], computed range by range.
@@ -80,16 +51,7 @@ fn multiply(
     rows: &[u32],
     cuts: &[usize],
 ) -> Vec<f32> {
-    let stride = linear.outputs + 3;
-    let mut y = vec![f32::NAN; rows.len() * stride];
-    for range in cuts.windows(2) {
-        // SAFETY: every row is prepared, the ranges lie inside the stride.
-        unsafe { kernels.matmul(linear, x, rows, range[0]..range[1], y.as_mut_ptr(), stride) };
-    }
-    for row in y.chunks(stride) {
-        assert!(row[linear.outputs..].iter().all(|y| y.is_nan()), "wrote beyond the outputs");
-    }
-    y.chunks(stride).flat_map(|row| row[..linear.outputs].to_vec()).collect()
+    samples::multiply(kernels, linear, x, rows, cuts).expect("nothing beyond the outputs")
 }
 
 /// Largest |y − Σ w·x| relative to ‖w‖·‖x‖.
@@ -114,7 +76,6 @@ fn tolerance(precision: Precision) -> f64 {
     }
 }
 
-const FORMATS: [(usize, usize); 6] = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)];
 const PRECISIONS: [Precision; 2] = [Precision::Default, Precision::Exact];
 
 #[test]
@@ -211,17 +172,9 @@ fn extreme_inputs_stay_accurate() {
 fn extreme_weights_do_not_overflow() {
     for_each(|kernels| {
         for (bits, group) in FORMATS {
-            let mut sample = Sample::new(3, 256, bits, group);
-            let full = vec![0xFFu8; sample.linear.weight.len()];
-            sample.linear.weight = Bytes::new(Arc::new(full));
-            let q = ((1u32 << bits) - 1) as f32;
-            for (at, value) in sample.values.iter_mut().enumerate() {
-                let bf16 = |bytes: &[u8]| {
-                    half::bf16::from_le_bytes([bytes[at / group * 2], bytes[at / group * 2 + 1]])
-                };
-                let (scale, bias) = (bf16(&sample.linear.scales), bf16(&sample.linear.biases));
-                *value = scale.to_f32() * q + bias.to_f32();
-            }
+            let mut linear = samples::matrix(3, 256, bits, group);
+            linear.weight = Bytes::new(Arc::new(vec![0xFFu8; linear.weight.len()]));
+            let sample = Sample::of(linear);
             // All products of a block have their largest size and one sign.
             let x = [vec![-1.0; 256], vec![1.0; 256]];
             for precision in PRECISIONS {
