@@ -16,12 +16,14 @@ Every other line is one item:
     thinking  true or false: the template's enable_thinking
     max_tokens    enough for any right reply, thought included
     judge     how to compare, with `expect`:
-      "exact"       the content, trimmed, equals the string
-      "json"        the content parses to an equal JSON value; numbers compare as numbers
+      "exact"       the content, trimmed, equals the string, and no tool is called
+      "json"        the content parses to an equal JSON value, and no tool is called; numbers
+                    compare as numbers
       "tool_calls"  the calls equal the list of {"name", "arguments"}, in order; arguments compare as
                     JSON values, or as text where one side is a string
       "format"      no `expect`: the reply ended with a stop token, is not empty, and after </think>
-                    neither <think> nor </think> appears; the thought was closed
+                    neither <think> nor </think> appears; the thought was closed; there is none
+                    where thinking is off
     Every item of another judge must meet "format" as well, where a tool call counts as content.
 """
 

@@ -24,6 +24,12 @@ pub(crate) enum Error {
     /// An answer that the engine could not finish.
     #[error("the answer failed: {problem}")]
     Answer { problem: String },
+    /// An item of the exam that could not be put to the model or not be answered.
+    #[error("item {id}: {problem}")]
+    Item { id: String, problem: String },
+    /// The exam was failed.
+    #[error("marks missed: {missed}")]
+    Marks { missed: String },
     /// Threads for the answer could not be started.
     #[error("cannot start threads: {0}")]
     Runtime(io::Error),

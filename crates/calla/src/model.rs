@@ -30,6 +30,9 @@ static EMBEDDED: &[(&str, &[u8])] = &[
     embedded!("generation_config.json"),
 ];
 
+/// Its held-out exam; training/make_exam.py writes it.
+pub(crate) static EMBEDDED_EXAM: &str = include_str!("../../../models/seedling/exam.jsonl");
+
 /// A model on a device.
 pub(crate) struct Loaded {
     pub(crate) checkpoint: Checkpoint,

@@ -159,6 +159,12 @@ impl ChatStream {
         }
     }
 
+    /// Whether the answer, as far as it came, has left a thought open. Its events do not tell: a tool
+    /// call counts as such inside a thought too.
+    pub fn thought_open(&self) -> bool {
+        self.decoder.thought_open()
+    }
+
     fn advance(&mut self, event: Option<Event>) {
         match event {
             // The engine's thread is gone without an end; so is this stream.

@@ -107,6 +107,12 @@ impl OutputParser {
         matches!(self.place, Place::Reasoning)
     }
 
+    /// Whether the model has opened a thought, or was given an open one, and not closed it: a tool
+    /// call ends the reasoning, but does not close the thought.
+    pub fn thought_open(&self) -> bool {
+        self.in_reasoning() || self.thinking_left_open
+    }
+
     /// After [`OutputParser::finish`]: whether the last call was cut off inside its arguments. They
     /// were closed to stay valid JSON, but are not what the model would have sent.
     pub fn cut_call(&self) -> bool {

@@ -175,7 +175,45 @@ pub(crate) struct EvalArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
+    Exam(ExamArgs),
     Agree(AgreeArgs),
+}
+
+/// Let the model sit the exam of the embedded one
+///
+/// Items that its training never saw, asked as a client of the server would, and answered with the
+/// most probable token each time. The table gives the share of right answers for each skill, and
+/// the mark that it has to reach where it has one.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  calla eval exam
+  calla eval exam --per-skill 5 --require-marks
+  calla eval exam --model OUT/seedling --skills tools,json --failures wrong.jsonl")]
+pub(crate) struct ExamArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
+    /// Items to ask; training/make_exam.py gives the format [default: those inside the program]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) exam: Option<PathBuf>,
+    /// Skills to ask about, separated by commas [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) skills: Vec<String>,
+    /// Items of each skill to ask [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) per_skill: Option<NonZeroUsize>,
+    /// Which items --per-skill takes: the same number, the same items
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Write every wrong answer to this file, a JSON object a line: prompt, expected and got
+    #[arg(long, value_name = "FILE")]
+    pub(crate) failures: Option<PathBuf>,
+    /// Fail with exit code 1 when a mark is missed
+    #[arg(long)]
+    pub(crate) require_marks: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// Compare logits with those of another implementation

@@ -1,6 +1,7 @@
 //! `calla eval`: one module a way to judge.
 
 mod agree;
+mod exam;
 
 use crate::{
     args::{EvalArgs, EvalCommand},
@@ -9,6 +10,7 @@ use crate::{
 
 pub(crate) fn run(args: &EvalArgs, verbose: u8) -> Result<(), Error> {
     match &args.command {
+        EvalCommand::Exam(args) => exam::run(args, verbose),
         EvalCommand::Agree(args) => agree::run(args, verbose),
     }
 }

@@ -1,5 +1,6 @@
 //! The built program, run as a user runs it.
 
+mod exam;
 mod quantize;
 mod serve;
 mod talk;

@@ -91,8 +91,9 @@ fn the_version_tells_how_the_program_was_built() {
 
 #[test]
 fn help_teaches_by_example() {
-    for command in ["chat", "serve", "tokens", "bench", "quantize", "synth"] {
-        let help = stdout(&[command, "--help"]);
+    for command in ["chat", "serve", "tokens", "bench", "eval exam", "quantize", "synth"] {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let help = stdout(&words);
         assert!(help.contains("Example") && help.contains(&format!("calla {command}")), "{help}");
     }
 }

@@ -119,6 +119,14 @@ impl Decoder {
         self.calls > 0
     }
 
+    /// Whether the answer has left a thought open.
+    pub(crate) fn thought_open(&self) -> bool {
+        match &self.output {
+            Output::Raw => false,
+            Output::Parsed { parser, .. } => parser.thought_open(),
+        }
+    }
+
     fn in_reasoning(&self) -> bool {
         match &self.output {
             Output::Raw => false,
