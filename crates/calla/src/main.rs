@@ -10,6 +10,7 @@ mod chat;
 mod error;
 mod eval;
 mod input;
+mod machine;
 mod model;
 mod output;
 mod quantize;

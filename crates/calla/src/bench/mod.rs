@@ -1,16 +1,19 @@
 //! `calla bench`: how fast, how near to what the memory allows, and the same tokens every time.
 
-mod floor;
-mod machine;
 mod measure;
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::{args::BenchArgs, error::Error, model, output, version};
+use crate::{
+    args::BenchArgs,
+    error::Error,
+    machine::{self, Machine},
+    model, output, version,
+};
 
-use self::{machine::Machine, measure::Sample};
+use self::measure::Sample;
 
 pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
     let mut loaded = model::load(&args.model, &args.backend, verbose)?;
@@ -24,7 +27,7 @@ pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
         measure::check(context, args.steps.get(), context_max)?;
     }
     let machine = Machine::here(args.backend.options().threads);
-    let read_bytes_s = floor::read_bytes_s(machine.threads);
+    let read_bytes_s = machine::read_bytes_s(machine.threads);
     let mut report = Report {
         version: version::SHORT,
         machine,
@@ -37,12 +40,12 @@ pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
         resident_anonymous_bytes: None,
         runs: Vec::new(),
     };
+    let figures = loaded.checkpoint.figures();
     let mut changed = None;
     for &context in &contexts {
         let backend = loaded.backend.as_mut();
         let samples = measure::context(backend, context, report.steps, report.repetitions)?;
-        let token_bytes =
-            floor::token_bytes(backend, &loaded.checkpoint.weights, context + report.steps / 2);
+        let token_bytes = figures.decode_bytes(backend.bytes_for(context + report.steps / 2));
         report.runs.push(Run::new(context, &samples, token_bytes, read_bytes_s));
         changed = changed.or(changed_digest(context, &samples));
         report.resident_anonymous_bytes = machine::resident_anonymous_bytes();

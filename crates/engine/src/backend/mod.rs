@@ -55,6 +55,24 @@ pub struct SequenceBytes {
     pub kv: usize,
 }
 
+/// Memory that a model takes on a device besides its weights, known before it is put there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Footprint {
+    /// Intermediate results of forward passes, taken when the backend is made.
+    pub scratch: usize,
+    /// One sequence: what [`Backend::bytes_for`] will say.
+    pub sequence: SequenceBytes,
+    /// Type of a cached key or value: `float16` or `float32`.
+    pub kv_dtype: &'static str,
+}
+
+impl Footprint {
+    /// All of it, in bytes.
+    pub fn total(&self) -> usize {
+        self.scratch.saturating_add(self.sequence.state).saturating_add(self.sequence.kv)
+    }
+}
+
 /// One model on one device.
 ///
 /// All calls come from one thread at a time. A failed call leaves every sequence as it was,

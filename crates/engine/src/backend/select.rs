@@ -1,6 +1,10 @@
 //! Which device runs the model: the only place that names devices.
 
-use super::{Backend, BackendOptions, cpu::Cpu, reference::Reference};
+use super::{
+    Backend, BackendOptions, Footprint, KernelCheck,
+    cpu::{self, Cpu, kernels},
+    reference::{self, Reference},
+};
 use crate::{
     Error,
     model::{Shape, Weights},
@@ -10,9 +14,14 @@ use crate::{
 type Start = fn(Shape, Weights, &BackendOptions) -> Result<Box<dyn Backend>, Error>;
 
 /// A device that this build knows.
+#[derive(Debug)]
 struct Device {
     /// What `--backend` calls it.
     name: &'static str,
+    /// Whether it can run the model here; what can be known without setting it up.
+    check: fn(&Shape, &Weights) -> Result<(), Error>,
+    /// Memory that it would take with one sequence of so many tokens.
+    footprint: fn(&Shape, &BackendOptions, usize) -> Footprint,
     start: Start,
 }
 
@@ -20,10 +29,14 @@ struct Device {
 const DEVICES: &[Device] = &[
     Device {
         name: "cpu",
+        check: cpu::check,
+        footprint: cpu::footprint,
         start: |shape, weights, options| Ok(Box::new(Cpu::new(shape, weights, options)?)),
     },
     Device {
         name: "reference",
+        check: |_, _| Ok(()),
+        footprint: |shape, _, tokens| reference::footprint(shape, tokens),
         start: |shape, weights, _| Ok(Box::new(Reference::new(shape, weights))),
     },
 ];
@@ -31,6 +44,65 @@ const DEVICES: &[Device] = &[
 /// Names that [`select`] takes, the one it would rather have first.
 pub fn names() -> impl Iterator<Item = &'static str> {
     DEVICES.iter().map(|device| device.name)
+}
+
+/// The device that [`select`] takes for a model, known before it is set up.
+#[derive(Debug)]
+pub struct Choice {
+    device: &'static Device,
+    /// Why better devices of this build cannot run the model, the best first.
+    pub passed_over: Vec<Error>,
+}
+
+impl Choice {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.device.name
+    }
+
+    /// Memory that the model will take on it with one sequence of `tokens` tokens.
+    pub fn footprint(&self, shape: &Shape, options: &BackendOptions, tokens: usize) -> Footprint {
+        (self.device.footprint)(shape, options, tokens)
+    }
+}
+
+/// Says which device [`select`] will take, as far as it can be known without setting one up.
+///
+/// # Errors
+/// Those of [`select`].
+pub fn choose(name: Option<&str>, shape: &Shape, weights: &Weights) -> Result<Choice, Error> {
+    let mut passed_over = Vec::new();
+    if let Some(name) = name {
+        let device = named(name)?;
+        (device.check)(shape, weights)?;
+        return Ok(Choice { device, passed_over });
+    }
+    for device in DEVICES {
+        match (device.check)(shape, weights) {
+            Ok(()) => return Ok(Choice { device, passed_over }),
+            Err(error) => passed_over.push(error),
+        }
+    }
+    Err(passed_over.pop().expect("the table has a device"))
+}
+
+/// Compares every kernel that can run here with the reference, on made-up inputs.
+pub fn self_test() -> Vec<KernelCheck> {
+    kernels::self_test()
+}
+
+/// Instruction sets that this build has kernels for, fastest first, and whether the processor has
+/// them.
+pub fn instruction_sets() -> impl Iterator<Item = (&'static str, bool)> {
+    kernels::Kernels::known()
+}
+
+/// The one of them whose kernels are used.
+///
+/// # Errors
+/// [`Error::BackendUnavailable`] when `CALLA_SIMD` names one that cannot be had.
+pub fn instruction_set() -> Result<&'static str, Error> {
+    kernels::Kernels::detect().map(|kernels| kernels.name)
 }
 
 /// Puts the model on the named device, or on the best one that works here.
@@ -48,8 +120,7 @@ pub fn select(
 ) -> Result<Box<dyn Backend>, Error> {
     let start = |device: &Device| (device.start)(shape.clone(), weights.clone(), options);
     if let Some(name) = name {
-        let device = DEVICES.iter().find(|device| device.name == name);
-        return start(device.ok_or_else(|| unknown(name))?);
+        return start(named(name)?);
     }
     let (last, better) = DEVICES.split_last().expect("the table has a device that runs anywhere");
     for device in better {
@@ -61,10 +132,12 @@ pub fn select(
     start(last)
 }
 
-fn unknown(name: &str) -> Error {
-    let known: Vec<&str> = names().collect();
-    Error::BackendUnavailable {
-        backend: name.into(),
-        problem: format!("this build knows no such device: choose one of {}", known.join(", ")),
-    }
+fn named(name: &str) -> Result<&'static Device, Error> {
+    DEVICES.iter().find(|device| device.name == name).ok_or_else(|| {
+        let known: Vec<&str> = names().collect();
+        Error::BackendUnavailable {
+            backend: name.into(),
+            problem: format!("this build knows no such device: choose one of {}", known.join(", ")),
+        }
+    })
 }

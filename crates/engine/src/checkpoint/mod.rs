@@ -20,7 +20,7 @@ pub use source::Source;
 
 use crate::{
     Error,
-    model::{Shape, Weights},
+    model::{Figures, Shape, TensorInfo, Weights},
 };
 
 /// A model read from a checkpoint: what a backend needs to run it.
@@ -30,6 +30,19 @@ pub struct Checkpoint {
     pub shape: Shape,
     /// The weights; matrices stay in the mapped files.
     pub weights: Weights,
+    /// What the files hold of the model, in the order of reading.
+    pub tensors: Vec<TensorInfo>,
+    /// What else they hold.
+    pub unused: Unused,
+}
+
+/// Tensors that text generation has no use for: vision, drafting, a second copy of a tied head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unused {
+    /// How many.
+    pub tensors: usize,
+    /// Their bytes.
+    pub bytes: usize,
 }
 
 impl Checkpoint {
@@ -40,7 +53,12 @@ impl Checkpoint {
     pub fn open(source: &Source) -> Result<Self, Error> {
         let config = config::read(source)?;
         let tensors = Tensors::open(source)?;
-        let weights = weights::assign(&config, tensors)?;
-        Ok(Self { shape: config.shape, weights })
+        let (weights, tensors, unused) = weights::assign(&config, tensors)?;
+        Ok(Self { shape: config.shape, weights, tensors, unused })
+    }
+
+    /// What the model takes and what its tokens cost.
+    pub fn figures(&self) -> Figures {
+        Figures::of(&self.shape, &self.tensors)
     }
 }

@@ -3,14 +3,15 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use super::{
+    Unused,
     config::{Config, Quantization},
     safetensors::{Dtype, Tensor, Tensors},
 };
 use crate::{
     Error,
     model::{
-        Attention, DeltaNet, Experts, Layer, Linear, Mixer, MixerKind, Mlp, MlpShape, Moe, Shape,
-        Swiglu, Weights,
+        Attention, DeltaNet, Experts, Layer, Linear, Mixer, MixerKind, Mlp, MlpShape, Moe, Role,
+        Shape, Swiglu, TensorInfo, Weights,
     },
 };
 
@@ -19,8 +20,12 @@ use crate::{
 pub(super) const UNUSED_PREFIXES: [&str; 6] =
     ["vision_tower.", "model.visual.", "visual.", "mtp.", "language_model.mtp.", "model.mtp."];
 
-/// Takes every tensor that the shape calls for, and complains of those that are left.
-pub(super) fn assign(config: &Config, tensors: Tensors) -> Result<Weights, Error> {
+/// Takes every tensor that the shape calls for, lists them, and complains of those that are left
+/// and are not known to be of no use.
+pub(super) fn assign(
+    config: &Config,
+    tensors: Tensors,
+) -> Result<(Weights, Vec<TensorInfo>, Unused), Error> {
     let shape = &config.shape;
     let prefix = match tensors.iter().any(|(name, _)| name.starts_with("language_model.model.")) {
         true => "language_model.",
@@ -32,6 +37,7 @@ pub(super) fn assign(config: &Config, tensors: Tensors) -> Result<Weights, Error
         converted: is_converted(&tensors),
         quantization: &config.quantization,
         tensors,
+        taken: Vec::new(),
     };
     let embed = reader.linear("model.embed_tokens", shape.vocab, shape.hidden)?;
     let head = match shape.tied_embeddings {
@@ -47,7 +53,29 @@ pub(super) fn assign(config: &Config, tensors: Tensors) -> Result<Weights, Error
         head,
     };
     reader.refuse_leftovers(shape.tied_embeddings)?;
-    Ok(weights)
+    let unused = Unused {
+        tensors: reader.tensors.iter().count(),
+        bytes: reader.tensors.iter().map(|(_, tensor)| tensor.bytes.len()).sum(),
+    };
+    Ok((weights, reader.taken, unused))
+}
+
+/// What a tensor is for, by its name without the checkpoint's prefix and `.weight`.
+fn role_of(name: &str) -> Role {
+    const BY_PART: [(&str, Role); 7] = [
+        (".embed_tokens", Role::Embed),
+        ("lm_head", Role::Head),
+        (".linear_attn.", Role::DeltaNet),
+        (".self_attn.", Role::Attention),
+        (".switch_mlp.", Role::Experts),
+        (".shared_expert", Role::SharedExpert),
+        (".mlp.", Role::Mlp),
+    ];
+    if name.ends_with(".mlp.gate") {
+        return Role::Router;
+    }
+    let known = BY_PART.iter().find(|(part, _)| name.contains(part));
+    known.map_or(Role::Norms, |&(_, role)| role)
 }
 
 /// Whether gains are stored whole. A checkpoint that MLX has not converted keeps the convolution
@@ -66,6 +94,8 @@ struct Reader<'a> {
     converted: bool,
     quantization: &'a Quantization,
     tensors: Tensors,
+    /// Those that the model uses.
+    taken: Vec<TensorInfo>,
 }
 
 impl Reader<'_> {
@@ -198,6 +228,14 @@ impl Reader<'_> {
         let groups = shape(inputs / packing.group);
         let scales = self.take_as(&format!("{name}.scales"), Dtype::BF16, &groups)?;
         let biases = self.take_as(&format!("{name}.biases"), Dtype::BF16, &groups)?;
+        self.taken.push(TensorInfo {
+            name: format!("{}{name}.weight", self.prefix),
+            role: role_of(name),
+            shape: shape(inputs),
+            bits: packing.bits,
+            group: Some(packing.group),
+            bytes: weight.bytes.len() + scales.bytes.len() + biases.bytes.len(),
+        });
         Ok(Linear {
             outputs: rows.iter().product(),
             inputs,
@@ -232,10 +270,19 @@ impl Reader<'_> {
             let problem = format!("shape {:?}, where {shape:?} is expected", tensor.shape);
             return Err(self.wrong(name, problem));
         }
-        tensor.to_f32().ok_or_else(|| {
+        let values = tensor.to_f32().ok_or_else(|| {
             let problem = format!("{:?}, where BF16, F16 or F32 is expected", tensor.dtype);
             self.wrong(name, problem)
-        })
+        })?;
+        self.taken.push(TensorInfo {
+            name: format!("{}{name}", self.prefix),
+            role: role_of(name),
+            shape: tensor.shape,
+            bits: 8 * tensor.dtype.size_bytes().expect("it was read"),
+            group: None,
+            bytes: tensor.bytes.len(),
+        });
+        Ok(values)
     }
 
     fn take_as(&mut self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Tensor, Error> {

@@ -17,7 +17,7 @@ const MODELS: [&str; 4] = ["moe_base", "moe_tied", "dense_zero_centred", "bits8"
 fn on_every_device(test: impl Fn(&dyn Fn() -> Box<dyn Backend>, u32)) {
     for model in MODELS {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny").join(model);
-        let Checkpoint { shape, weights } =
+        let Checkpoint { shape, weights, .. } =
             Checkpoint::open(&Source::folder(folder)).expect("a good checkpoint");
         for device in select::names() {
             let options = BackendOptions { threads: Some(1), ..BackendOptions::default() };

@@ -64,7 +64,7 @@ impl AttentionScratch {
             values: zeros(tokens * shape.kv_width()),
             queries: zeros(tokens * shape.query_width()),
             read: zeros(tokens * shape.query_width()),
-            softmax: zeros((2 * workers + SPREAD_MAX * shape.kv_heads) * slot_len(shape)),
+            softmax: zeros(softmax_len(shape, workers)),
             turns: zeros(tokens * rope.turn_len()),
             rope,
             places: Vec::with_capacity(tokens),
@@ -317,6 +317,11 @@ impl<'a> Attend<'a> {
             self.kernels.mul_sigmoid(read, &projected[dim..]);
         }
     }
+}
+
+/// Floats of [`AttentionScratch::softmax`].
+pub(super) fn softmax_len(shape: &AttentionShape, workers: usize) -> usize {
+    (2 * workers + SPREAD_MAX * shape.kv_heads) * slot_len(shape)
 }
 
 /// Floats of one softmax in progress: largest scores, sums and values of a KV head's query heads.

@@ -1,10 +1,18 @@
 //! How one sequence's memory is laid out.
 
-use super::pages::PAGE_TOKENS;
+use super::pages::{PAGE_TOKENS, PagePool};
 use crate::{
-    backend::Precision,
+    backend::{Precision, SequenceBytes},
     model::{MixerKind, Shape},
 };
+
+/// Memory of a history of `tokens` tokens.
+pub(crate) fn bytes_for(kv: &KvLayout, state: &StateLayout, tokens: usize) -> SequenceBytes {
+    SequenceBytes {
+        state: state.len() * size_of::<f32>(),
+        kv: PagePool::pages_for(tokens).saturating_mul(kv.page_bytes()),
+    }
+}
 
 /// Where keys and values lie in a page; see [`super::pages`].
 #[derive(Debug, Clone, PartialEq, Eq)]

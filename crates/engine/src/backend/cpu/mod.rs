@@ -41,7 +41,8 @@ use self::{
     sequences::Sequences,
 };
 use super::{
-    Backend, BackendOptions, Batch, Logits, Precision, SequenceBytes, SequenceId, SnapshotId,
+    Backend, BackendOptions, Batch, Footprint, Logits, Precision, SequenceBytes, SequenceId,
+    SnapshotId,
 };
 use crate::{
     Error,
@@ -84,6 +85,30 @@ impl Cpu {
             shape,
             weights,
         })
+    }
+}
+
+/// Whether this processor and the kernels take the model.
+///
+/// # Errors
+/// [`Error::BackendUnavailable`] with the dimension, or for a `CALLA_SIMD` that cannot be had.
+pub(super) fn check(shape: &Shape, weights: &Weights) -> Result<(), Error> {
+    support::check(shape, weights)?;
+    Kernels::detect().map(drop)
+}
+
+/// Memory that a [`Cpu`] will take, one sequence of `tokens` tokens included.
+pub(super) fn footprint(shape: &Shape, options: &BackendOptions, tokens: usize) -> Footprint {
+    let precision = options.precision;
+    let workers = options.threads.unwrap_or_else(pool::threads_allowed).max(1);
+    let kv = KvLayout::new(shape, precision);
+    Footprint {
+        scratch: Scratch::bytes(shape, precision, BATCH_TOKENS_MAX, workers),
+        sequence: layout::bytes_for(&kv, &StateLayout::new(shape), tokens),
+        kv_dtype: match precision {
+            Precision::Default => "float16",
+            Precision::Exact => "float32",
+        },
     }
 }
 

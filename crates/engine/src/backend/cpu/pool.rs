@@ -92,7 +92,7 @@ impl Drop for Pool {
 }
 
 /// Cores that the affinity mask and the cgroup's CPU quota (v1 or v2) leave to this process.
-fn threads_allowed() -> usize {
+pub(crate) fn threads_allowed() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 

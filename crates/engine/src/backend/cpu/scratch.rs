@@ -1,8 +1,12 @@
 //! Every intermediate result of a forward pass, allocated and touched once.
 
 use super::{
-    attention::AttentionScratch, delta_net::DeltaNetScratch, kernels::Activations,
-    mlp::SwigluScratch, moe::MoeScratch, pass::RowPlan,
+    attention::{AttentionScratch, softmax_len},
+    delta_net::DeltaNetScratch,
+    kernels::Activations,
+    mlp::SwigluScratch,
+    moe::MoeScratch,
+    pass::RowPlan,
 };
 use crate::{
     backend::Precision,
@@ -75,6 +79,42 @@ impl Scratch {
                 }
             },
         }
+    }
+}
+
+impl Scratch {
+    /// Memory of [`Scratch::new`], but for small tables.
+    pub(super) fn bytes(
+        shape: &Shape,
+        precision: Precision,
+        tokens: usize,
+        workers: usize,
+    ) -> usize {
+        let activations = |rows, width| Activations::bytes(rows, width, precision);
+        let (net, attention) = (&shape.delta_net, &shape.attention);
+        let read_width = net.value_width().max(attention.query_width());
+        let (nets, attentions) =
+            (shape.layers_of(MixerKind::DeltaNet), shape.layers_of(MixerKind::Attention));
+        let swiglu = |width| 8 * tokens * width + activations(tokens, width);
+        let mut floats = (2 * tokens + workers) * shape.hidden;
+        if nets > 0 {
+            floats += tokens * (2 * net.conv_channels() + 3 * net.value_width());
+            floats += 2 * tokens * net.value_heads + nets * net.conv_taps * net.conv_channels();
+        }
+        if attentions > 0 {
+            floats += tokens * (4 * attention.query_width() + 3 * attention.kv_width());
+            floats += tokens * attention.rotary_dims + softmax_len(attention, workers);
+        }
+        let mlp = match shape.mlp {
+            MlpShape::Dense { width } => swiglu(width),
+            MlpShape::Moe { experts, experts_per_token, expert_width, shared_width, .. } => {
+                let visits = tokens * experts_per_token;
+                floats += tokens * (experts + 1 + shape.hidden);
+                floats += visits * (2 * expert_width + shape.hidden + 4);
+                swiglu(shared_width) + activations(visits, expert_width)
+            }
+        };
+        4 * floats + mlp + activations(tokens, shape.hidden) + activations(tokens, read_width)
     }
 }
 

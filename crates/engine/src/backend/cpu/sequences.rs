@@ -1,7 +1,7 @@
 //! What sequences and snapshots own: a page table and a block of recurrent states.
 
 use super::{
-    layout::StateLayout,
+    layout::{StateLayout, bytes_for},
     pages::{PAGE_TOKENS, PageId, PagePool},
     shared::Cells,
 };
@@ -103,11 +103,7 @@ impl Sequences {
 
     /// Predicts the memory of a history of `tokens` tokens.
     pub(crate) fn bytes_for(&self, tokens: usize) -> SequenceBytes {
-        let page_bytes = self.pages.layout().page_bytes();
-        SequenceBytes {
-            state: self.state.len() * size_of::<f32>(),
-            kv: PagePool::pages_for(tokens).saturating_mul(page_bytes),
-        }
+        bytes_for(self.pages.layout(), &self.state, tokens)
     }
 
     /// Where a sequence stands at present: good until one is opened or closed.

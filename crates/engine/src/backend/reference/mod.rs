@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use sequence::Sequence;
 
-use super::{Backend, Batch, Logits, SequenceBytes, SequenceId, SnapshotId};
+use super::{Backend, Batch, Footprint, Logits, SequenceBytes, SequenceId, SnapshotId};
 use crate::{
     Error,
     model::{Shape, Weights},
@@ -61,6 +61,13 @@ impl Reference {
         self.handle_next += 1;
         self.handle_next
     }
+}
+
+/// Memory that a [`Reference`] will take for one sequence of `tokens` tokens; its intermediate
+/// results come and go and are not counted.
+pub(super) fn footprint(shape: &Shape, tokens: usize) -> Footprint {
+    let sequence = Sequence::bytes_for(shape, tokens);
+    Footprint { scratch: 0, sequence, kv_dtype: "float32" }
 }
 
 impl Backend for Reference {

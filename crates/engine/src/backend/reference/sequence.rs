@@ -45,10 +45,10 @@ impl Sequence {
     /// Bytes of a sequence of `tokens` tokens, spare capacity not counted.
     pub(super) fn bytes_for(shape: &Shape, tokens: usize) -> SequenceBytes {
         let state_floats = shape.delta_net.conv_state_len() + shape.delta_net.state_len();
-        let kv_floats = 2 * shape.attention.kv_width() * tokens;
+        let kv_floats = tokens.saturating_mul(2 * shape.attention.kv_width());
         SequenceBytes {
             state: shape.layers_of(MixerKind::DeltaNet) * state_floats * size_of::<f32>(),
-            kv: shape.layers_of(MixerKind::Attention) * kv_floats * size_of::<f32>(),
+            kv: kv_floats.saturating_mul(shape.layers_of(MixerKind::Attention) * size_of::<f32>()),
         }
     }
 }

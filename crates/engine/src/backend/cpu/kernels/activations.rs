@@ -42,6 +42,15 @@ impl Activations {
         }
     }
 
+    /// Memory of [`Activations::with_capacity`].
+    pub(crate) fn bytes(rows: usize, inputs_max: usize, precision: Precision) -> usize {
+        let row = match precision {
+            Precision::Default => 2 * inputs_max + 4 * inputs_max.div_ceil(BLOCK),
+            Precision::Exact => 4 * inputs_max,
+        };
+        rows * (row + 4 * sums_len(inputs_max))
+    }
+
     /// Sets the shape; rows hold nothing until they are prepared.
     ///
     /// # Panics

@@ -1,23 +1,27 @@
-//! What the numbers were measured on.
+//! The machine that the program runs on.
+
+mod bandwidth;
 
 use std::{fmt, fs, thread};
 
 use serde::Serialize;
 
+pub(crate) use bandwidth::read_bytes_s;
+
 /// The machine, and how much of it was used.
 #[derive(Debug, Serialize)]
-pub(super) struct Machine {
-    pub(super) cpu: String,
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
     /// Worker threads of the runs.
-    pub(super) threads: usize,
+    pub(crate) threads: usize,
     /// Cores that this process may use.
-    pub(super) cores: usize,
-    pub(super) memory_bytes: Option<u64>,
-    pub(super) system: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) system: String,
 }
 
 impl Machine {
-    pub(super) fn here(threads: Option<usize>) -> Self {
+    pub(crate) fn here(threads: Option<usize>) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         Machine {
             cpu: cpu_name().unwrap_or_else(|| std::env::consts::ARCH.into()),
@@ -40,7 +44,7 @@ impl fmt::Display for Machine {
 }
 
 /// Memory of this process that is not a mapped file; `None` where the system does not tell.
-pub(super) fn resident_anonymous_bytes() -> Option<u64> {
+pub(crate) fn resident_anonymous_bytes() -> Option<u64> {
     kilobytes("/proc/self/status", "RssAnon:")
 }
 
