@@ -1,7 +1,7 @@
 """Batches of packed dialogues, made by worker processes while the GPU trains.
 
 A row holds whole documents only; model.py keeps them apart. Most batches have short rows; each
-eleventh has long rows, for documents of up to 4,608 tokens, on every GPU at the same step. Both
+eighth has long rows, for documents of up to 4,608 tokens, on every GPU at the same step. Both
 have the same number of tokens.
 """
 
@@ -17,8 +17,8 @@ from data.mix import LONG, MIX, Mixture
 from render import encoded
 
 SHORT_TOKENS, LONG_TOKENS = 1024, 4608
-BATCH_TOKENS = 27 * SHORT_TOKENS  # 6 long rows
-LONG_EVERY = 11
+BATCH_TOKENS = 54 * SHORT_TOKENS  # 12 long rows
+LONG_EVERY = 8
 SILENCE_S_MAX = 180
 OVERDRAW = 1.3  # documents to choose from when a batch is packed, in batches
 

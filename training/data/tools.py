@@ -66,7 +66,7 @@ class Tool:
     def __init__(self, pool, verb=None, noun=None):
         rng = pool.rng
         self.pool = pool
-        self.info = rng.random() < 0.3 if verb is None else verb in INFO_VERBS
+        self.info = rng.random() < 0.45 if verb is None else verb in INFO_VERBS
         self.verb = verb or pool.pick("info_verbs" if self.info else "verbs")
         self.noun = noun or (pool.pick("info_nouns" if self.info else "tool_nouns"))
         kinds = rng.sample(list(KINDS), rng.choice((1, 1, 2, 2, 3, 4)))
