@@ -1,6 +1,9 @@
 //! `config.json` to a [`Shape`] and the rules of quantisation.
 
-use std::{collections::HashMap, path::PathBuf};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Map, Value};
 
@@ -44,14 +47,41 @@ impl Quantization {
 
 /// Reads and checks `config.json`.
 pub(super) fn read(source: &Source) -> Result<Config, Error> {
-    let (path, map) = read_object(source)?;
+    let path = source.path().join("config.json");
+    let map = parse_object(&path, &source.read("config.json")?)?;
     parse(path, &map)
 }
 
 /// Reads and checks the `config.json` of a checkpoint that is not quantised yet: its dimensions,
 /// and all its fields.
 pub(super) fn read_unquantised(source: &Source) -> Result<(Shape, Map<String, Value>), Error> {
-    let (path, map) = read_object(source)?;
+    let path = source.path().join("config.json");
+    parse_unquantised(path, &source.read("config.json")?)
+}
+
+/// Checks the text of a `config.json`: whether what it describes can be run.
+///
+/// `path` is where the text comes from, for messages.
+///
+/// # Errors
+/// [`Error::Config`] with the field, [`Error::Format`] for what is no JSON object.
+pub fn check_config(path: &Path, text: &[u8]) -> Result<Shape, Error> {
+    Ok(parse(path.to_owned(), &parse_object(path, text)?)?.shape)
+}
+
+/// Checks the text of a `config.json` of weights that are not quantised yet: whether what it
+/// describes can be quantised.
+///
+/// `path` is where the text comes from, for messages.
+///
+/// # Errors
+/// [`Error::Config`] with the field, [`Error::Format`] for what is no JSON object.
+pub fn check_unquantised_config(path: &Path, text: &[u8]) -> Result<Shape, Error> {
+    Ok(parse_unquantised(path.to_owned(), text)?.0)
+}
+
+fn parse_unquantised(path: PathBuf, text: &[u8]) -> Result<(Shape, Map<String, Value>), Error> {
+    let map = parse_object(&path, text)?;
     let top = Fields { path: &path, prefix: "", map: &map };
     let (shape, text) = parse_shape(&top)?;
     for fields in [&top, &text] {
@@ -66,13 +96,13 @@ pub(super) fn read_unquantised(source: &Source) -> Result<(Shape, Map<String, Va
     Ok((shape, map))
 }
 
-fn read_object(source: &Source) -> Result<(PathBuf, Map<String, Value>), Error> {
-    let path = source.path().join("config.json");
-    match serde_json::from_slice(&source.read("config.json")?) {
-        Ok(Value::Object(map)) => Ok((path, map)),
-        Ok(_) => Err(Error::Format { path, problem: "not a JSON object".into() }),
-        Err(error) => Err(Error::Format { path, problem: error.to_string() }),
-    }
+fn parse_object(path: &Path, text: &[u8]) -> Result<Map<String, Value>, Error> {
+    let problem = match serde_json::from_slice(text) {
+        Ok(Value::Object(map)) => return Ok(map),
+        Ok(_) => "not a JSON object".into(),
+        Err(error) => error.to_string(),
+    };
+    Err(Error::Format { path: path.to_owned(), problem })
 }
 
 fn parse(path: PathBuf, map: &Map<String, Value>) -> Result<Config, Error> {
@@ -325,7 +355,7 @@ fn packing(fields: &Fields<'_>) -> Result<Packing, Error> {
 
 /// A JSON object and where it stands, so that every complaint names its field.
 struct Fields<'a> {
-    path: &'a std::path::Path,
+    path: &'a Path,
     prefix: &'a str,
     map: &'a Map<String, Value>,
 }

@@ -15,7 +15,8 @@ mod tests;
 mod weights;
 mod writer;
 
-pub use safetensors::{Dtype, Tensor, Tensors};
+pub use config::{check_config, check_unquantised_config};
+pub use safetensors::{Dtype, Tensor, Tensors, shard_names};
 pub use source::Source;
 
 use crate::{

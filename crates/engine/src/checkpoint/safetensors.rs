@@ -1,6 +1,10 @@
 //! The safetensors container: a length, a JSON header, then the tensors' bytes.
 
-use std::{collections::BTreeMap, ops::Range, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 use serde::{
     Deserialize, Serialize,
@@ -72,7 +76,7 @@ impl Tensors {
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`] or [`Error::Tensor`].
-    pub fn open_file(path: &std::path::Path) -> Result<Self, Error> {
+    pub fn open_file(path: &Path) -> Result<Self, Error> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let mut tensors = Self::default();
@@ -92,18 +96,9 @@ impl Tensors {
 
     fn open_sharded(source: &Source) -> Result<Self, Error> {
         let path = source.path().join(INDEX);
-        let index: Index = serde_json::from_slice(&source.read(INDEX)?)
-            .map_err(|error| Error::Format { path: path.clone(), problem: error.to_string() })?;
-        let mut files: Vec<&String> = index.weight_map.values().collect();
-        files.sort();
-        files.dedup();
+        let index = Index::parse(&path, &source.read(INDEX)?)?;
         let mut tensors = Self::default();
-        for file in files {
-            // A name with a separator would reach outside the checkpoint's folder.
-            if file.contains(['/', '\\']) {
-                let problem = format!("names the shard `{file}`, which is not a plain file name");
-                return Err(Error::Format { path, problem });
-            }
+        for file in index.shards() {
             if !source.has(file) {
                 let problem = format!("names the shard `{file}`, which is not in the folder");
                 return Err(Error::Format { path, problem });
@@ -172,12 +167,42 @@ impl Tensor {
     }
 }
 
+/// The files that the text of a `model.safetensors.index.json` names, each once, in order.
+///
+/// `path` is where the text comes from, for messages.
+///
+/// # Errors
+/// [`Error::Format`] for what is no index, and for a name that is not a plain file name.
+pub fn shard_names(path: &Path, text: &[u8]) -> Result<Vec<String>, Error> {
+    Ok(Index::parse(path, text)?.shards().map(str::to_owned).collect())
+}
+
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-fn read_file(path: &std::path::Path, file: &Bytes) -> Result<Vec<(String, Tensor)>, Error> {
+impl Index {
+    fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
+        let format = |problem| Error::Format { path: path.to_owned(), problem };
+        let index: Self =
+            serde_json::from_slice(text).map_err(|error| format(error.to_string()))?;
+        // A name with a separator would reach outside the checkpoint's folder.
+        if let Some(file) = index.shards().find(|file| file.contains(['/', '\\'])) {
+            let problem = format!("names the shard `{file}`, which is not a plain file name");
+            return Err(format(problem));
+        }
+        Ok(index)
+    }
+
+    /// Each shard once, in order.
+    fn shards(&self) -> impl Iterator<Item = &str> {
+        let once: BTreeSet<&str> = self.weight_map.values().map(String::as_str).collect();
+        once.into_iter()
+    }
+}
+
+fn read_file(path: &Path, file: &Bytes) -> Result<Vec<(String, Tensor)>, Error> {
     let broken = |problem: String| Error::Format { path: path.to_path_buf(), problem };
     let length: [u8; 8] = file
         .get(..8)
@@ -197,7 +222,7 @@ fn read_file(path: &std::path::Path, file: &Bytes) -> Result<Vec<(String, Tensor
     header.0.into_iter().map(|(name, entry)| locate(path, &data, name, entry)).collect()
 }
 
-fn check_overlap(path: &std::path::Path, header: &Header) -> Result<(), Error> {
+fn check_overlap(path: &Path, header: &Header) -> Result<(), Error> {
     let mut spans: Vec<(Range<usize>, &str)> =
         header.0.iter().map(|(name, e)| (e.data_offsets.0..e.data_offsets.1, &**name)).collect();
     spans.sort_by_key(|(span, _)| (span.start, span.end));
@@ -215,7 +240,7 @@ fn check_overlap(path: &std::path::Path, header: &Header) -> Result<(), Error> {
 }
 
 fn locate(
-    path: &std::path::Path,
+    path: &Path,
     data: &Bytes,
     name: String,
     entry: Entry,
