@@ -1,4 +1,7 @@
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Everything that can go wrong in a command, with the place, the values and the way out.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +39,12 @@ pub(crate) enum Error {
     /// A file that the user named.
     #[error("{path}: {problem}", path = path.display())]
     File { path: PathBuf, problem: String },
+    /// The hub, a model there, or one of its files.
+    #[error("{subject}: {problem}")]
+    Hub { subject: String, problem: String },
+    /// An environment variable that has no flag.
+    #[error("{variable}: {problem}")]
+    Environment { variable: &'static str, problem: String },
     /// A flag whose value does not fit the model or the machine.
     #[error("--{flag}: {problem}")]
     Flag { flag: &'static str, problem: String },
@@ -54,6 +63,17 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// What the operating system said about a file or folder.
+    pub(crate) fn file(path: &Path, error: io::Error) -> Self {
+        let problem = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                format!("{error}: make room and run it again")
+            }
+            _ => error.to_string(),
+        };
+        Self::File { path: path.to_owned(), problem }
+    }
+
     /// Whether the reader of stdout has gone away.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)

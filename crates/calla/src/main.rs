@@ -9,11 +9,15 @@ mod bench;
 mod chat;
 mod error;
 mod eval;
+mod hub;
 mod input;
+mod list;
 mod machine;
 mod model;
 mod output;
+mod pull;
 mod quantize;
+mod remove;
 mod serve;
 mod synth;
 mod tokens;
@@ -56,6 +60,9 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Tokens(args) => tokens::run(&args),
         Command::Bench(args) => bench::run(&args, cli.verbose),
         Command::Eval(args) => eval::run(&args, cli.verbose),
+        Command::Pull(args) => pull::run(&args, cli.verbose),
+        Command::List(args) => list::run(&args, cli.verbose),
+        Command::Remove(args) => remove::run(&args),
         Command::Quantize(args) => quantize::run(&args, cli.verbose),
         Command::Synth(args) => synth::run(&args),
     }

@@ -1,6 +1,9 @@
 //! From flags to a model that runs.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use calla_chat::{Model, ModelOptions, SamplingOverrides};
 use calla_engine::{
@@ -12,6 +15,7 @@ use calla_engine::{
 use crate::{
     args::{BackendArgs, ModelArgs},
     error::Error,
+    hub::{Cache, RepoName},
     output,
 };
 
@@ -42,26 +46,49 @@ pub(crate) struct Loaded {
 }
 
 impl ModelArgs {
-    pub(crate) fn source(&self) -> Source {
+    pub(crate) fn source(&self) -> Result<Source, Error> {
         match &self.model {
-            Some(folder) => Source::folder(folder),
-            None => Source::embedded(EMBEDDED),
+            Some(model) => Ok(Source::folder(folder(model)?)),
+            None => Ok(Source::embedded(EMBEDDED)),
         }
     }
 
-    /// What the model is called: its folder's name.
+    /// What the model is called: its name on the hub, or its folder's name.
     pub(crate) fn name(&self) -> String {
         let Some(folder) = &self.model else { return "seedling".into() };
+        if let Some(name) = pulled_name(folder) {
+            return name.repo();
+        }
         // `.` and `..` have no name before they are resolved.
         let folder = folder.canonicalize().unwrap_or_else(|_| folder.clone());
         folder.file_name().map_or("/".into(), |name| name.to_string_lossy().into_owned())
     }
 }
 
+/// The folder that is meant: this one, or that of a pulled model.
+pub(crate) fn folder(model: &Path) -> Result<PathBuf, Error> {
+    let Some(name) = pulled_name(model) else { return Ok(model.to_owned()) };
+    let snapshot = Cache::from_environment()?.repo(&name).snapshot(name.revision())?;
+    let missing = |what: String| Error::Hub {
+        subject: name.to_string(),
+        problem: format!("{what}: `calla pull {name}` loads it"),
+    };
+    let snapshot = snapshot.ok_or_else(|| missing("no folder here, and not pulled yet".into()))?;
+    match snapshot.missing()? {
+        Some(file) => Err(missing(format!("its {file} is missing from the cache"))),
+        None => Ok(snapshot.folder),
+    }
+}
+
+/// The name on the hub, unless there is a folder of that name.
+fn pulled_name(model: &Path) -> Option<RepoName> {
+    if model.exists() { None } else { model.to_str()?.parse().ok() }
+}
+
 /// Opens the checkpoint and puts it on the device.
 pub(crate) fn load(model: &ModelArgs, backend: &BackendArgs, verbose: u8) -> Result<Loaded, Error> {
     let start = Instant::now();
-    let checkpoint = Checkpoint::open(&model.source())?;
+    let checkpoint = Checkpoint::open(&model.source()?)?;
     let name = backend.backend.as_deref();
     let backend = select::select(name, &checkpoint.shape, &checkpoint.weights, &backend.options())?;
     let load = start.elapsed();
@@ -86,5 +113,5 @@ pub(crate) fn load_chat(
     let Loaded { checkpoint, backend, .. } = load(model, backend, verbose)?;
     let engine = Engine::start(backend, engine)?;
     let options = ModelOptions { name: model.name(), sampling };
-    Ok(Model::load(&model.source(), &checkpoint.shape, engine, options)?)
+    Ok(Model::load(&model.source()?, &checkpoint.shape, engine, options)?)
 }

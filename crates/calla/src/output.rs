@@ -22,6 +22,16 @@ pub(crate) fn text(text: &str) -> Result<(), Error> {
     Ok(out.flush()?)
 }
 
+/// A number of bytes, as a person reads it.
+pub(crate) fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
 /// A line about the way to the result: for people who watch, not for logs of scripts.
 pub(crate) fn note(verbose: u8, line: &str) {
     if verbose > 0 || io::stderr().is_terminal() {
@@ -44,4 +54,17 @@ pub(crate) fn start_log(level: LevelFilter) {
 /// Whether the user asked for plain text (the NO_COLOR convention).
 pub(crate) fn no_color() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_have_three_or_four_digits() {
+        assert_eq!(size(999), "999 B");
+        assert_eq!(size(1_500), "1.5 kB");
+        assert_eq!(size(11_431_064), "11.4 MB");
+        assert_eq!(size(19_510_000_000), "19.51 GB");
+    }
 }

@@ -8,7 +8,7 @@ use calla_engine::checkpoint::{
 };
 use serde_json::json;
 
-use crate::{args::QuantizeArgs, error::Error, output};
+use crate::{args::QuantizeArgs, error::Error, model, output};
 
 pub(crate) fn run(args: &QuantizeArgs, verbose: u8) -> Result<(), Error> {
     let options = Options {
@@ -19,8 +19,8 @@ pub(crate) fn run(args: &QuantizeArgs, verbose: u8) -> Result<(), Error> {
     };
     let start = Instant::now();
     let mut reporter = Reporter { start, last: start, verbose };
-    let summary =
-        quantize(&Source::folder(&args.source), &args.out, &options, &mut |p| reporter.tell(p))?;
+    let source = Source::folder(model::folder(&args.source)?);
+    let summary = quantize(&source, &args.out, &options, &mut |p| reporter.tell(p))?;
     let seconds = start.elapsed().as_secs_f64();
     let left_out = summary.left_out;
     if args.output.json {

@@ -8,7 +8,7 @@ use crate::{args::TokensArgs, error::Error, input, output};
 const FILE: &str = "tokenizer.json";
 
 pub(crate) fn run(args: &TokensArgs) -> Result<(), Error> {
-    let source = args.model.source();
+    let source = args.model.source()?;
     let file = |problem: String| Error::File { path: source.path().join(FILE), problem };
     let bytes = source
         .read_optional(FILE)?

@@ -14,7 +14,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 pub(crate) use shared::{BackendArgs, CacheArgs, EngineArgs, ModelArgs, OutputArgs, SamplingArgs};
 
-use crate::version;
+use crate::{hub::RepoName, version};
 
 /// What is measured unless told otherwise: a short prompt and a long one.
 const CONTEXTS_DEFAULT: [usize; 2] = [512, 4096];
@@ -38,6 +38,9 @@ pub(crate) enum Command {
     Tokens(TokensArgs),
     Bench(BenchArgs),
     Eval(EvalArgs),
+    Pull(PullArgs),
+    List(ListArgs),
+    Remove(RemoveArgs),
     Quantize(QuantizeArgs),
     Synth(SynthArgs),
 }
@@ -236,6 +239,57 @@ pub(crate) struct AgreeArgs {
     pub(crate) output: OutputArgs,
 }
 
+/// Load a model from the Hugging Face hub
+///
+/// Into the cache that programs of that hub share; --model then takes the model's name. A download
+/// that was cut goes on where it stopped, and every file is checked against its published hash.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  calla pull mlx-community/Qwen3.6-35B-A3B-4bit
+  calla chat --model mlx-community/Qwen3.6-35B-A3B-4bit
+  calla pull Qwen/Qwen3.5-0.8B --unquantised")]
+pub(crate) struct PullArgs {
+    /// owner/name, with a branch, tag or commit after @ when not `main`
+    #[arg(value_name = "REPO[@REV]")]
+    pub(crate) model: RepoName,
+    /// Load every file of the repository, not only those that calla needs
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Load weights that are not quantised yet, for `calla quantize`
+    #[arg(long)]
+    pub(crate) unquantised: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Show the models in the cache
+///
+/// Of each its name, revisions and commit, size, and whether it runs.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  calla list --json")]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Remove a model from the cache
+///
+/// Without a revision, all of it. Files that another revision uses stay.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  calla remove mlx-community/Qwen3.6-35B-A3B-4bit")]
+pub(crate) struct RemoveArgs {
+    /// owner/name, with a branch, tag or commit after @ to remove that alone
+    #[arg(value_name = "REPO[@REV]")]
+    pub(crate) model: RepoName,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
 /// Convert an unquantised checkpoint to MLX's 4-bit format
 ///
 /// The result is bit for bit that of mlx-lm's own conversion to bfloat16, and mlx-lm loads it: 4
@@ -246,7 +300,7 @@ pub(crate) struct AgreeArgs {
   calla quantize ~/models/Qwen3.6-35B-A3B ~/models/Qwen3.6-35B-A3B-4bit
   calla quantize ~/models/Qwen3.5-0.8B /tmp/small --group 32 --keep-norm-float32")]
 pub(crate) struct QuantizeArgs {
-    /// Folder with config.json and weights in BF16, F16 or F32
+    /// Folder with config.json and weights in BF16, F16 or F32, or the name of a pulled model
     #[arg(value_name = "SRC")]
     pub(crate) source: PathBuf,
     /// Folder to make

@@ -12,8 +12,8 @@ use clap::{Args, ValueEnum, builder::PossibleValuesParser};
 /// Which model
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// Checkpoint folder [default: the small model inside the program]
-    #[arg(long, value_name = "DIR", env = "CALLA_MODEL")]
+    /// Checkpoint folder, or the name of a pulled model [default: the small one inside the program]
+    #[arg(long, value_name = "DIR|REPO[@REV]", env = "CALLA_MODEL")]
     pub(crate) model: Option<PathBuf>,
 }
 
