@@ -13,6 +13,16 @@
 //! 7. `sampler`. Checkpoints are read by `checkpoint`, what finished sequences leave behind is
 //! kept by `cache`.
 
+#[cfg(not(unix))]
+compile_error!(
+    "calla runs on Linux and macOS. Windows is not supported: build and run it inside WSL 2."
+);
+#[cfg(not(all(target_pointer_width = "64", target_endian = "little")))]
+compile_error!(
+    "calla needs a 64-bit little-endian processor: checkpoints of many gigabytes are mapped whole, \
+     and its arithmetic was never checked on a big-endian one."
+);
+
 pub mod backend;
 mod cache;
 pub mod checkpoint;
