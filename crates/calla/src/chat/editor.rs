@@ -1,6 +1,6 @@
 //! Reading what the user types: editing, history, messages of several lines.
 
-use std::{env, fs, path::PathBuf};
+use std::{fs, path::PathBuf};
 
 use rustyline::{
     Config, Editor as Rustyline, Helper,
@@ -12,7 +12,7 @@ use rustyline::{
     validate::{ValidationContext, ValidationResult, Validator},
 };
 
-use crate::error::Error;
+use crate::{error::Error, folders};
 
 const PROMPT: &str = "> ";
 /// Opens and closes a block of lines.
@@ -79,10 +79,7 @@ impl Editor {
 
 /// The history's file under the XDG state folder; `None` where no such folder can be had.
 fn history_file() -> Option<PathBuf> {
-    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))?;
-    let folder = state.join("calla");
+    let folder = folders::state()?;
     if let Err(error) = fs::create_dir_all(&folder) {
         tracing::warn!("{}: {error}: the history is not kept", folder.display());
         return None;
