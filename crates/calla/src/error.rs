@@ -57,6 +57,9 @@ pub(crate) enum Error {
          backend is not deterministic, so its speed means nothing"
     )]
     Digest { context: usize, digests: String },
+    /// Flags, variables or a config file that were to be shown.
+    #[error(transparent)]
+    Settings(#[from] crate::settings::Error),
     /// The result could not be written.
     #[error("cannot write the result: {0}")]
     Output(#[from] io::Error),

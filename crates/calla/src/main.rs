@@ -1,34 +1,39 @@
 //! The command line: step 1 of a request's way, and step 9 on a terminal.
 //!
-//! `args` declares every flag once, with name, help, default, environment variable and check; one
-//! module a command holds what it does. A command prints its result to stdout and nothing else;
+//! `args` declares every flag once, with name, help, default, environment variable and check;
+//! `settings` gives it its value; one module a command holds what it does. A command prints its result to stdout and nothing else;
 //! everything about the way there goes to stderr.
 
 mod args;
 mod bench;
 mod chat;
+mod completions;
+mod config;
 mod error;
 mod eval;
 mod hub;
+mod folders;
 mod input;
 mod list;
 mod machine;
+mod man;
 mod model;
 mod output;
 mod pull;
 mod quantize;
 mod remove;
 mod serve;
+mod settings;
 mod synth;
 mod tokens;
 mod version;
 
 use std::{
+    env,
+    ffi::OsString,
     io::{self, Write as _},
     process::ExitCode,
 };
-
-use clap::Parser as _;
 
 use crate::{
     args::{Cli, Command},
@@ -36,18 +41,19 @@ use crate::{
 };
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let line: Vec<OsString> = env::args_os().collect();
+    let cli = match settings::parse(&line) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    output::start_log(cli.command.log_level(cli.verbose));
+    output::start_log(cli.log.as_deref(), cli.command.log_level(cli.verbose));
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Error::Settings(error)) => usage(&error),
         // The reader has seen enough: `calla … | head` is no failure.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            // With stderr closed there is nobody left to tell.
-            let _ = writeln!(io::stderr(), "calla: {error}");
+            output::warn(&error.to_string());
             ExitCode::FAILURE
         }
     }
@@ -65,11 +71,22 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Remove(args) => remove::run(&args),
         Command::Quantize(args) => quantize::run(&args, cli.verbose),
         Command::Synth(args) => synth::run(&args),
+        Command::Config(args) => config::run(&args, cli.config.as_deref()),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
+        Command::Version(args) => version::run(&args, cli.verbose),
     }
 }
 
 /// Prints help and version to stdout; a mistake to stderr, with exit code 2.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(error: &settings::Error) -> ExitCode {
+    let error = match error {
+        settings::Error::Flags(error) => error,
+        settings::Error::File(problem) => {
+            output::warn(problem);
+            return ExitCode::from(2);
+        }
+    };
     if !error.use_stderr() {
         let _ = error.print();
         return ExitCode::SUCCESS;

@@ -17,8 +17,13 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Error> {
 
 /// Prints lines of text.
 pub(crate) fn text(text: &str) -> Result<(), Error> {
+    bytes(text.as_bytes())
+}
+
+/// Prints bytes as they are.
+pub(crate) fn bytes(bytes: &[u8]) -> Result<(), Error> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(bytes)?;
     Ok(out.flush()?)
 }
 
@@ -40,10 +45,16 @@ pub(crate) fn note(verbose: u8, line: &str) {
     }
 }
 
-/// Sends log lines to stderr, down to this level or as CALLA_LOG asks.
-pub(crate) fn start_log(level: LevelFilter) {
-    let filter =
-        EnvFilter::try_from_env("CALLA_LOG").unwrap_or_else(|_| EnvFilter::new(level.to_string()));
+/// A line that is worth reading wherever stderr goes.
+pub(crate) fn warn(line: &str) {
+    // With stderr closed there is nobody to tell.
+    let _ = writeln!(io::stderr(), "calla: {line}");
+}
+
+/// Sends log lines to stderr, as the filter asks or else down to this level.
+pub(crate) fn start_log(filter: Option<&str>, level: LevelFilter) {
+    let filter = filter.filter(|filter| !filter.is_empty());
+    let filter = filter.map_or_else(|| EnvFilter::new(level.to_string()), EnvFilter::new);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

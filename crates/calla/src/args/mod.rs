@@ -1,17 +1,21 @@
 //! Every command and its flags; what several commands share is in `shared`.
 
+mod examples;
+mod program;
 mod shared;
 
 use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
 
 use calla_engine::checkpoint::synth::Preset;
 use clap::{
-    Args, Parser, Subcommand,
+    Args, Parser, Subcommand, ValueHint,
     builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser},
     value_parser,
 };
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
+pub(crate) use examples::examples;
+pub(crate) use program::{CompletionsArgs, ConfigArgs, ManArgs, VersionArgs};
 pub(crate) use shared::{BackendArgs, CacheArgs, EngineArgs, ModelArgs, OutputArgs, SamplingArgs};
 
 use crate::{hub::RepoName, version};
@@ -22,6 +26,10 @@ const CONTEXTS_DEFAULT: [usize; 2] = [512, 4096];
 /// Runs Qwen3.5 / Qwen3.6 language models, mixture-of-experts first of all, on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "calla", version = version::SHORT, long_version = version::long())]
+#[command(after_help = "Examples:
+  calla chat \"Hello\"
+  calla serve --model ~/models/Qwen3.6-35B-A3B-4bit --port 8080
+  calla chat --help")]
 pub(crate) struct Cli {
     /// What to do
     #[command(subcommand)]
@@ -29,6 +37,13 @@ pub(crate) struct Cli {
     /// Say more on stderr: what was loaded (-v), what each step does (-vv)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// File of settings [default: calla/config.toml under $XDG_CONFIG_HOME or ~/.config, if there]
+    #[arg(long, global = true, value_name = "FILE", env = "CALLA_CONFIG")]
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    /// What to log, such as `debug` or `calla_server=debug` [default: what -v asks for]
+    #[arg(long, global = true, value_name = "FILTER", env = "CALLA_LOG", value_parser = log_filter)]
+    pub(crate) log: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -43,6 +58,10 @@ pub(crate) enum Command {
     Remove(RemoveArgs),
     Quantize(QuantizeArgs),
     Synth(SynthArgs),
+    Config(ConfigArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+    Version(VersionArgs),
 }
 
 /// Talk to the model
@@ -69,13 +88,13 @@ pub(crate) struct ChatArgs {
     /// Answer at once
     #[arg(long, overrides_with = "think")]
     no_think: bool,
-    /// Instructions that come before the conversation
+    /// Instructions that come before the conversation [default: none]
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
     /// Most tokens to generate, thinking included [default: until the context is full]
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<NonZeroUsize>,
-    /// Start of the random numbers: the same seed and prompt give the same answer
+    /// Start of the random numbers: the same seed and prompt give the same answer [default: chance]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     #[command(flatten)]
@@ -110,17 +129,19 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "KEY", env = "CALLA_API_KEY", hide_env_values = true)]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) api_key: Option<String>,
-    /// File that holds the key
+    /// File that holds the key [default: none]
     #[arg(long, value_name = "FILE", conflicts_with = "api_key", env = "CALLA_API_KEY_FILE")]
+    #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) api_key_file: Option<PathBuf>,
     /// Largest request body in MiB
-    #[arg(long, value_name = "N", default_value = "32", value_parser = value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", default_value = "32", env = "CALLA_MAX_BODY_MB")]
+    #[arg(value_parser = value_parser!(u16).range(1..=4096))]
     pub(crate) max_body_mb: u16,
     /// Most connections at a time; further ones wait
-    #[arg(long, value_name = "N", default_value = "1024")]
+    #[arg(long, value_name = "N", default_value = "1024", env = "CALLA_MAX_CONNECTIONS")]
     pub(crate) max_connections: NonZeroUsize,
     /// Seconds that running answers have to finish after the server was told to stop
-    #[arg(long, value_name = "N", default_value_t = 30)]
+    #[arg(long, value_name = "N", default_value_t = 30, env = "CALLA_DRAIN_SECONDS")]
     pub(crate) drain_seconds: u64,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
@@ -171,6 +192,9 @@ pub(crate) struct BenchArgs {
 
 /// Judge the model's output
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  calla eval --help
+  calla eval agree --model DIR --against golden.safetensors")]
 pub(crate) struct EvalArgs {
     #[command(subcommand)]
     pub(crate) command: EvalCommand,
@@ -224,7 +248,7 @@ pub(crate) struct ExamArgs {
 /// The file holds `ids [n]` int32 and `logits [n, vocab]` float32: row i is what follows
 /// ids[0..=i]. The ids are fed as they are, whatever the model would have said.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   python3 tests/parity/agree.py --model DIR --out golden.safetensors
   calla eval agree --model DIR --against golden.safetensors --precision exact")]
 pub(crate) struct AgreeArgs {
@@ -266,7 +290,8 @@ pub(crate) struct PullArgs {
 ///
 /// Of each its name, revisions and commit, size, and whether it runs.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
+  calla list
   calla list --json")]
 pub(crate) struct ListArgs {
     #[command(flatten)]
@@ -277,8 +302,9 @@ pub(crate) struct ListArgs {
 ///
 /// Without a revision, all of it. Files that another revision uses stay.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:
-  calla remove mlx-community/Qwen3.6-35B-A3B-4bit")]
+#[command(after_help = "Examples:
+  calla remove mlx-community/Qwen3.6-35B-A3B-4bit
+  calla remove Qwen/Qwen3.5-0.8B@main --yes")]
 pub(crate) struct RemoveArgs {
     /// owner/name, with a branch, tag or commit after @ to remove that alone
     #[arg(value_name = "REPO[@REV]")]
@@ -334,7 +360,7 @@ pub(crate) struct SynthArgs {
     /// Dimensions of the model
     #[arg(long, value_name = "SHAPE", value_parser = preset_names())]
     shape: String,
-    /// Layers, when not the shape's own number
+    /// Layers [default: as many as the shape has]
     #[arg(long, value_name = "N")]
     pub(crate) layers: Option<NonZeroUsize>,
     /// Seed of the random numbers: the same seed gives the same bytes
@@ -388,6 +414,11 @@ impl SynthArgs {
     }
 }
 
+/// A filter that the log can use, as it was written.
+fn log_filter(text: &str) -> Result<String, String> {
+    EnvFilter::builder().parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
 fn number_of<const N: usize>(choices: [&'static str; N]) -> impl TypedValueParser<Value = usize> {
     PossibleValuesParser::new(choices).map(|n| n.parse().expect("the choices are numbers"))
 }
@@ -405,5 +436,19 @@ mod tests {
     #[test]
     fn flags_do_not_contradict_each_other() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_variable_is_named_as_its_flag() {
+        let mut open = vec![Cli::command()];
+        while let Some(command) = open.pop() {
+            for arg in command.get_arguments() {
+                let Some(variable) = arg.get_env() else { continue };
+                let long = arg.get_long().expect("what has a variable has a flag");
+                let expected = format!("CALLA_{}", long.to_uppercase().replace('-', "_"));
+                assert_eq!(variable.to_str(), Some(&*expected), "{}", command.get_name());
+            }
+            open.extend(command.get_subcommands().cloned());
+        }
     }
 }

@@ -7,13 +7,13 @@ use calla_engine::{
     EngineConfig,
     backend::{BackendOptions, Precision, select},
 };
-use clap::{Args, ValueEnum, builder::PossibleValuesParser};
+use clap::{Args, ValueEnum, ValueHint, builder::PossibleValuesParser};
 
 /// Which model
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
     /// Checkpoint folder, or the name of a pulled model [default: the small one inside the program]
-    #[arg(long, value_name = "DIR|REPO[@REV]", env = "CALLA_MODEL")]
+    #[arg(long, value_name = "DIR|REPO[@REV]", env = "CALLA_MODEL", value_hint = ValueHint::DirPath)]
     pub(crate) model: Option<PathBuf>,
 }
 
@@ -54,28 +54,34 @@ pub(crate) struct CacheArgs {
 /// How the next token is chosen; what is left out comes from the model
 #[derive(Debug, Args)]
 pub(crate) struct SamplingArgs {
-    /// Randomness: 0 takes the most probable token
-    #[arg(long, value_name = "0..2", value_parser = within(0.0, 2.0))]
+    /// Randomness: 0 takes the most probable token [default: the model's]
+    #[arg(long, value_name = "0..2", env = "CALLA_TEMPERATURE")]
+    #[arg(value_parser = within(0.0, 2.0))]
     temperature: Option<f32>,
-    /// Choose among the N most probable tokens; 0 is all
-    #[arg(long, value_name = "N")]
+    /// Choose among the N most probable tokens; 0 is all [default: the model's]
+    #[arg(long, value_name = "N", env = "CALLA_TOP_K")]
     top_k: Option<usize>,
-    /// Choose among the most probable tokens that make up this share
-    #[arg(long, value_name = "0..1", value_parser = within(f32::MIN_POSITIVE, 1.0))]
+    /// Choose among the most probable tokens that make up this share [default: the model's]
+    #[arg(long, value_name = "0..1", env = "CALLA_TOP_P")]
+    #[arg(value_parser = within(f32::MIN_POSITIVE, 1.0))]
     top_p: Option<f32>,
-    /// Choose among tokens at least this probable against the best
-    #[arg(long, value_name = "0..1", value_parser = within(0.0, 1.0))]
+    /// Choose among tokens at least this probable against the best [default: the model's]
+    #[arg(long, value_name = "0..1", env = "CALLA_MIN_P")]
+    #[arg(value_parser = within(0.0, 1.0))]
     min_p: Option<f32>,
-    /// Against tokens that were generated already
-    #[arg(long, value_name = "-2..2", value_parser = within(-2.0, 2.0))]
+    /// Against tokens that were generated already [default: the model's]
+    #[arg(long, value_name = "-2..2", env = "CALLA_PRESENCE_PENALTY")]
+    #[arg(value_parser = within(-2.0, 2.0))]
     #[arg(allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
-    /// Against tokens by how often they were generated
-    #[arg(long, value_name = "-2..2", value_parser = within(-2.0, 2.0))]
+    /// Against tokens by how often they were generated [default: the model's]
+    #[arg(long, value_name = "-2..2", env = "CALLA_FREQUENCY_PENALTY")]
+    #[arg(value_parser = within(-2.0, 2.0))]
     #[arg(allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
-    /// Divides the logits of generated tokens; 1 is off
-    #[arg(long, value_name = "X", value_parser = within(f32::MIN_POSITIVE, f32::MAX))]
+    /// Divides the logits of generated tokens; 1 is off [default: the model's]
+    #[arg(long, value_name = "X", env = "CALLA_REPETITION_PENALTY")]
+    #[arg(value_parser = within(f32::MIN_POSITIVE, f32::MAX))]
     repetition_penalty: Option<f32>,
 }
 

@@ -1,6 +1,8 @@
 //! The built program, run as a user runs it.
 
+mod config;
 mod exam;
+mod program;
 mod quantize;
 mod serve;
 mod talk;

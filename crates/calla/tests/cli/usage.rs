@@ -80,20 +80,3 @@ fn a_reader_that_leaves_early_is_no_failure() {
     assert!(output.status.success(), "{}", output.status);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
-
-#[test]
-fn the_version_tells_how_the_program_was_built() {
-    let version = stdout(&["--version"]);
-    for word in [env!("CARGO_PKG_VERSION"), "target", std::env::consts::ARCH, "backends"] {
-        assert!(version.contains(word), "{version}");
-    }
-}
-
-#[test]
-fn help_teaches_by_example() {
-    for command in ["chat", "serve", "tokens", "bench", "eval exam", "quantize", "synth"] {
-        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
-        let help = stdout(&words);
-        assert!(help.contains("Example") && help.contains(&format!("calla {command}")), "{help}");
-    }
-}
