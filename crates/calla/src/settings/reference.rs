@@ -17,13 +17,20 @@ file are written as TOML: text in quotes, numbers and `true` and `false` bare.
 ";
 
 /// Variables that no flag stands for, and what they do.
-const OTHER_VARIABLES: [(&str, &str); 5] = [
+const OTHER_VARIABLES: [(&str, &str); 12] = [
     (
         "CALLA_SIMD",
         "Instruction set of the CPU backend, when not the fastest that the processor has: \
          `portable`, `avx2`, `avx512` or `neon`",
     ),
     ("NO_COLOR", "Not empty: no colour on the terminal"),
+    ("HF_HOME", "Folder of the hub's programs; `huggingface` in the cache folder by default"),
+    ("HF_HUB_CACHE", "Where pulled models are kept; `hub` in the folder above by default"),
+    ("HF_HUB_OFFLINE", "`1`: the hub is not asked"),
+    ("HF_ENDPOINT", "Address of a mirror of the hub"),
+    ("HF_TOKEN", "Key for models that the hub does not give to everyone; never shown"),
+    ("HTTPS_PROXY", "Proxy on the way to the hub"),
+    ("XDG_CACHE_HOME", "The cache folder; `~/.cache` by default"),
     ("XDG_CONFIG_HOME", "Where `calla/config.toml` is looked for; `~/.config` by default"),
     ("XDG_STATE_HOME", "Where `calla/history` is kept; `~/.local/state` by default"),
     ("HOME", "What `~` stands for"),
