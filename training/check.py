@@ -2,6 +2,7 @@
 
 - model.py gives the logits of transformers' Qwen3.5 MoE, alone and packed with other documents;
 - quant.py rounds as mlx does (when mlx is installed);
+- models/seedling can be trained further (check_four_bit.py compares its values, without torch);
 - rendered training documents are what the chat template writes.
 """
 
@@ -11,7 +12,8 @@ import sys
 import numpy as np
 import torch
 
-from family import SEEDLING_TEXT_CONFIG
+from export import load
+from family import SEEDLING, SEEDLING_TEXT_CONFIG
 from model import Seedling
 from quant import dequantised, quantised
 
@@ -21,7 +23,8 @@ def main():
     check_against_transformers()
     check_packing()
     check_quantisation()
-    print("model, packing and quantisation are as they should be")
+    check_start()
+    print("model, packing, quantisation and start are as they should be")
 
 
 def small_model():
@@ -85,6 +88,11 @@ def check_quantisation():
         same = np.mean(np.array(want) == have.numpy())
         expect(same > 0.99, f"{bits} bits: {same:.4f} of the values equal mlx's")
         print(f"{bits} bits: {same:.4f} of the values equal mlx's")
+
+
+def check_start():
+    """The weights of the embedded checkpoint have the names and shapes of the model's parameters."""
+    Seedling(SEEDLING_TEXT_CONFIG).load_state_dict(load(SEEDLING), strict=True)
 
 
 def expect_close(what, have, want, limit):

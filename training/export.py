@@ -1,6 +1,7 @@
 """Weights to and from the form in which the family is published: bfloat16, unconverted names.
 
-Shards stay under 16 MiB. A_log keeps float32, norms are stored around zero.
+Shards stay under 16 MiB. A_log keeps float32, norms are stored around zero. A folder in the 4-bit
+form, such as models/seedling, can be read as well.
 """
 
 import json
@@ -8,10 +9,10 @@ import json
 import torch
 from safetensors.torch import load_file, save_file
 
-from family import added_token_id
+import four_bit
+from family import PREFIX, added_token_id, published
 
 SHARD_BYTES_MAX = 15 << 20
-PREFIX = "model.language_model."
 
 
 def save(state, shape, folder):
@@ -38,7 +39,9 @@ def save(state, shape, folder):
 
 
 def load(folder):
-    """The state dict of a folder that `save` has written, float32."""
+    """The state dict of a folder that `save` has written or that is in the 4-bit form, float32."""
+    if four_bit.is_quantised(folder):
+        return {name: torch.from_numpy(value) for name, value in four_bit.load(folder).items()}
     state = {}
     for file in sorted(folder.glob("model-*.safetensors")):
         for name, value in load_file(file).items():
@@ -46,10 +49,6 @@ def load(folder):
     if not state:
         raise FileNotFoundError(f"{folder} holds no model-*.safetensors")
     return state
-
-
-def published(name):
-    return name if name.startswith("lm_head.") else PREFIX + name
 
 
 def config(shape):

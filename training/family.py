@@ -1,9 +1,10 @@
-"""What the seedling shares with its family: added tokens, pre-tokeniser, shape."""
+"""What the seedling shares with its family: added tokens, pre-tokeniser, names, shape."""
 
 from pathlib import Path
 
 SEEDLING = Path(__file__).resolve().parents[1] / "models/seedling"
 VOCAB_SIZE = 4096
+PREFIX = "model.language_model."  # of a published name
 
 # The family's pre-tokeniser: contractions, words with one leading sign, single digits, runs of
 # signs with their line ends, line ends, blanks.
@@ -55,6 +56,11 @@ def added_token_id(content):
     """Id of an added token, given VOCAB_SIZE."""
     first = VOCAB_SIZE - len(ADDED_TOKENS)
     return first + [name for name, _ in ADDED_TOKENS].index(content)
+
+
+def published(name):
+    """The name under which the family publishes a parameter of model.py."""
+    return name if name.startswith("lm_head.") else PREFIX + name
 
 
 # The untrained seedling. The head sizes are the published ones; the counts are what fits in 4 MB.

@@ -5,8 +5,8 @@
 
 The schedule runs by the clock: `--share A B` says which part of it this piece covers, `--seconds`
 how long the piece may take, start included. The second piece goes on from --state (weights and
-optimiser, on the machine's disk) or, on another machine, from --start (a folder with exported
-weights) with a fresh optimiser. All GPUs of the machine are used.
+optimiser, on the machine's disk) or, when it is given, from --start (a folder with exported weights,
+or models/seedling) with a fresh optimiser. All GPUs of the machine are used.
 
 Writes into --out: weights in shards under 16 MiB, config.json, log.jsonl and exam.json.
 """
@@ -62,7 +62,7 @@ def parsed():
     parser.add_argument("--seconds", type=float, required=True, help="wall clock of this piece")
     parser.add_argument("--share", type=float, nargs=2, default=(0.0, 1.0), help="part of the schedule")
     parser.add_argument("--state", type=Path, default=Path("/tmp/seedling/state.pt"))
-    parser.add_argument("--start", type=Path, help="folder with exported weights to go on from")
+    parser.add_argument("--start", type=Path, help="folder with weights to go on from: a piece's --out, or a 4-bit one")
     parser.add_argument("--rounded-from", type=float, default=0.85,
                         help="share of the schedule after which weights are trained through their rounding")
     parser.add_argument("--exams", type=float, default=0.1, help="an exam after each such share of the schedule")
@@ -131,19 +131,19 @@ class Trainer:
         return torch.optim.AdamW(groups, lr=RATE, betas=BETAS, fused=fused)
 
     def resume(self):
-        """Goes on from the state on disk or from exported weights, or starts anew."""
+        """Goes on from exported weights or from the state on disk, or starts anew."""
         options = self.options
-        if options.share[0] > 0 and options.state.exists():
+        if options.start:
+            self.model.load_state_dict(load(options.start))
+            self.fresh = WARM_UP_STEPS - RESTART_STEPS
+            self.note(resumed=str(options.start), optimiser="fresh")
+        elif options.share[0] > 0 and options.state.exists():
             state = torch.load(options.state, map_location=self.device, weights_only=True)
             self.model.load_state_dict(state["model"])
             self.optimiser.load_state_dict(state["optimiser"])
             self.step, self.tokens = state["step"], state["tokens"]
             self.fresh = WARM_UP_STEPS
             self.note(resumed=str(options.state))
-        elif options.start:
-            self.model.load_state_dict(load(options.start))
-            self.fresh = WARM_UP_STEPS - RESTART_STEPS
-            self.note(resumed=str(options.start), optimiser="fresh")
         elif options.share[0] > 0:
             sys.exit(f"--share begins at {options.share[0]}, but there is no {options.state} and no --start")
         else:
