@@ -81,12 +81,12 @@ fn config_file(
     }
 }
 
-/// What the variable of `--config` says.
+/// What the variable of `--config` says; an empty one is refused with the flags.
 fn config_variable() -> Option<PathBuf> {
     let definition = Cli::command();
     let flag = definition.get_arguments().find(|arg| arg.get_id() == CONFIG);
     let name = flag.and_then(|arg| arg.get_env()).expect("the flag is defined with a variable");
-    std::env::var_os(name).map(PathBuf::from)
+    std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Says of a refused value that it was a variable's: the command line shows no such flag.

@@ -257,6 +257,11 @@ fn a_bad_variable_is_told_by_its_name() {
     let mut command = calla(&["serve"]);
     let told = stderr(command.env("CALLA_PORT", "tcp://10.0.0.1:80"), 2);
     assert!(told.contains("CALLA_PORT") && told.contains("--port"), "{told}");
+    // An empty one is no way to say nothing: an empty key must not open a server.
+    for name in ["CALLA_API_KEY", "CALLA_MODEL", "CALLA_CONFIG"] {
+        let told = stderr(calla(&["serve"]).env(name, ""), 2);
+        assert!(told.contains(name), "{told}");
+    }
     let told = stderr(&mut calla(&["serve", "--port", "x"]), 2);
     assert!(!told.contains("CALLA_PORT"), "{told}");
     let told = stderr(calla(&["tokens", "hi"]).env("CALLA_LOG", "calla=loud"), 2);
