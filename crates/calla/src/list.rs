@@ -22,7 +22,7 @@ pub(crate) fn run(args: &ListArgs, verbose: u8) -> Result<(), Error> {
         return output::json(&rows);
     }
     if rows.is_empty() {
-        let line = format!("{} holds no model: `calla pull` loads one", cache.root().display());
+        let line = format!("{} holds no model: `calla pull` downloads one", cache.root().display());
         output::note(verbose, &line);
         return Ok(());
     }
@@ -80,7 +80,7 @@ fn problem(snapshot: &Snapshot) -> Option<String> {
     let is_foreign = matches!(error, calla_engine::Error::Config { .. });
     match snapshot.missing() {
         Ok(Some(file)) if !is_foreign => {
-            Some(format!("{file} is missing: `calla pull {}` loads it", snapshot.repo))
+            Some(format!("{file} is missing: `calla pull {}` downloads it", snapshot.repo))
         }
         // The folder's long name is told by --json.
         _ => Some(error.to_string().replace(&format!("{}/", snapshot.folder.display()), "")),

@@ -71,7 +71,7 @@ pub(crate) fn folder(model: &Path) -> Result<PathBuf, Error> {
     let snapshot = Cache::from_environment()?.repo(&name).snapshot(name.revision())?;
     let missing = |what: String| Error::Hub {
         subject: name.to_string(),
-        problem: format!("{what}: `calla pull {name}` loads it"),
+        problem: format!("{what}: `calla pull {name}` downloads it"),
     };
     let snapshot = snapshot.ok_or_else(|| missing("no folder here, and not pulled yet".into()))?;
     match snapshot.missing()? {

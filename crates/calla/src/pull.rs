@@ -1,5 +1,4 @@
-//! `calla pull`: a model from the hub into the cache, in six steps: what is there, can it run, which
-//! files, is there room, load them, name them.
+//! `calla pull`: a model from the hub into the cache.
 
 use std::{path::Path, time::Instant};
 
@@ -32,8 +31,6 @@ const SMALL_FILES: [&str; 8] = [
     "added_tokens.json",
 ];
 const DOCUMENTS: [&str; 4] = ["readme", "license", "licence", "notice"];
-/// Kept free, for everything else that writes to the disk.
-const DISK_RESERVE_BYTES: u64 = 256 << 20;
 
 pub(crate) fn run(args: &PullArgs, verbose: u8) -> Result<(), Error> {
     let start = Instant::now();
@@ -46,6 +43,7 @@ pub(crate) fn run(args: &PullArgs, verbose: u8) -> Result<(), Error> {
     let progress = Progress::new(verbose);
     let client = Client::from_environment(&progress)?;
     let remote = client.find(name)?;
+    // config.json says whether the model could run: before anything large is asked for.
     check_runnable(&remote, args.unquantised)?;
     let files = match args.all {
         true => remote.files.clone(),
@@ -54,8 +52,9 @@ pub(crate) fn run(args: &PullArgs, verbose: u8) -> Result<(), Error> {
     let published: Vec<Published> =
         files.iter().map(|file| remote.published(file)).collect::<Result<_, _>>()?;
 
+    // The disk must hold all of it, less what an earlier run left.
+    repo.check_room(missing_bytes(&repo, &published))?;
     repo.create()?;
-    check_room(cache.root(), missing_bytes(&repo, &published))?;
     progress.begin(published.iter().fold(0, |sum, file| sum.saturating_add(file.size_bytes)));
     for file in &published {
         download(&remote, file, &repo, &progress)?;
@@ -70,7 +69,7 @@ pub(crate) fn run(args: &PullArgs, verbose: u8) -> Result<(), Error> {
     report(args, &snapshot, progress.came_bytes(), start)
 }
 
-/// Refuses, before anything large is loaded, what could not run once it was there.
+/// Refuses, before anything large is downloaded, what could not run once it was there.
 fn check_runnable(remote: &Remote<'_>, unquantised: bool) -> Result<(), Error> {
     let refuse = |problem: String| Error::Hub { subject: remote.repo(), problem };
     let Some(config) = file(remote, CONFIG) else {
@@ -101,7 +100,7 @@ fn check_runnable(remote: &Remote<'_>, unquantised: bool) -> Result<(), Error> {
 }
 
 const ADVICE: &str = "calla runs MLX 4 and 8 bit conversions of Qwen3.5 and Qwen3.6, as \
-                      mlx-community publishes them; nothing was loaded";
+                      mlx-community publishes them; no weights were downloaded";
 
 /// The files that a run takes, with the small ones first.
 fn needed(remote: &Remote<'_>) -> Result<Vec<RepoFile>, Error> {
@@ -142,23 +141,6 @@ fn missing_bytes(repo: &CachedRepo, published: &[Published]) -> u64 {
     })
 }
 
-/// Refuses to begin what the disk cannot hold.
-fn check_room(folder: &Path, missing_bytes: u64) -> Result<(), Error> {
-    let disk = rustix::fs::statvfs(folder).map_err(|errno| Error::file(folder, errno.into()))?;
-    let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
-    if missing_bytes == 0 || free_bytes >= missing_bytes.saturating_add(DISK_RESERVE_BYTES) {
-        return Ok(());
-    }
-    let problem = format!(
-        "the disk has {} free, the download takes {}, and {} stay free for the rest: make room, or \
-         set HF_HUB_CACHE to a folder on another disk",
-        output::size(free_bytes),
-        output::size(missing_bytes),
-        output::size(DISK_RESERVE_BYTES),
-    );
-    Err(Error::File { path: folder.to_owned(), problem })
-}
-
 /// Makes the snapshot out of blobs that are all there: config.json last of its files, without which
 /// it is no model, and after it the ref, by which it is found.
 fn name_snapshot(
@@ -183,14 +165,14 @@ fn offline(repo: &CachedRepo, name: &RepoName) -> Result<Snapshot, Error> {
     let missing = snapshot.as_ref().map_or(Ok(None), Snapshot::missing)?;
     snapshot.filter(|_| missing.is_none()).ok_or_else(|| Error::Hub {
         subject: name.to_string(),
-        problem: "not in the cache, and HF_HUB_OFFLINE forbids to load it: unset that".into(),
+        problem: "not in the cache, and HF_HUB_OFFLINE forbids to download it: unset that".into(),
     })
 }
 
 fn report(
     args: &PullArgs,
     snapshot: &Snapshot,
-    loaded_bytes: u64,
+    downloaded_bytes: u64,
     start: Instant,
 ) -> Result<(), Error> {
     let (size_bytes, seconds) = (snapshot.size_bytes()?, start.elapsed().as_secs_f64());
@@ -201,15 +183,15 @@ fn report(
             "commit": snapshot.commit,
             "path": snapshot.folder,
             "size_bytes": size_bytes,
-            "loaded_bytes": loaded_bytes,
+            "downloaded_bytes": downloaded_bytes,
             "seconds": seconds,
         }));
     }
     output::text(&format!(
-        "{}: {} at {}, {} loaded in {seconds:.1} s\n",
+        "{}: {} at {}, {} downloaded in {seconds:.1} s\n",
         args.model,
         output::size(size_bytes),
         &snapshot.commit[..12],
-        output::size(loaded_bytes),
+        output::size(downloaded_bytes),
     ))
 }

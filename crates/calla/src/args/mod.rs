@@ -263,7 +263,7 @@ pub(crate) struct AgreeArgs {
     pub(crate) output: OutputArgs,
 }
 
-/// Load a model from the Hugging Face hub
+/// Download a model from the Hugging Face hub
 ///
 /// Into the cache that programs of that hub share; --model then takes the model's name. A download
 /// that was cut goes on where it stopped, and every file is checked against its published hash.
@@ -276,10 +276,10 @@ pub(crate) struct PullArgs {
     /// owner/name, with a branch, tag or commit after @ when not `main`
     #[arg(value_name = "REPO[@REV]")]
     pub(crate) model: RepoName,
-    /// Load every file of the repository, not only those that calla needs
+    /// Download every file of the repository, not only those that calla needs
     #[arg(long)]
     pub(crate) all: bool,
-    /// Load weights that are not quantised yet, for `calla quantize`
+    /// Take weights that are not quantised yet, for `calla quantize`
     #[arg(long)]
     pub(crate) unquantised: bool,
     #[command(flatten)]

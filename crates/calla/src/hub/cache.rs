@@ -22,11 +22,13 @@ use super::{
     lock::Lock,
     name::{is_commit, is_hex},
 };
-use crate::error::Error;
+use crate::{error::Error, output};
 
 const PREFIX: &str = "models--";
 /// Shortest beginning of a commit that may stand for it.
 const COMMIT_PREFIX_MIN: usize = 7;
+/// Kept free, for everything else that writes to the disk.
+const DISK_RESERVE_BYTES: u64 = 256 << 20;
 /// A ref holds 40 characters.
 const REF_BYTES_MAX: u64 = 256;
 
@@ -116,6 +118,25 @@ impl CachedRepo {
     /// The lock of the blob with this name.
     pub(super) fn lock(&self, blob: &str) -> PathBuf {
         self.locks.join(format!("{blob}.lock"))
+    }
+
+    /// Refuses to begin what the disk cannot hold.
+    pub(crate) fn check_room(&self, missing_bytes: u64) -> Result<(), Error> {
+        let folder = self.folder.ancestors().find(|folder| folder.exists()).unwrap_or(&self.folder);
+        let disk =
+            rustix::fs::statvfs(folder).map_err(|errno| Error::file(folder, errno.into()))?;
+        let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if missing_bytes == 0 || free_bytes >= missing_bytes.saturating_add(DISK_RESERVE_BYTES) {
+            return Ok(());
+        }
+        let problem = format!(
+            "the disk has {} free, the download takes {}, and {} stay free for the rest: make \
+             room, or set HF_HUB_CACHE to a folder on another disk",
+            output::size(free_bytes),
+            output::size(missing_bytes),
+            output::size(DISK_RESERVE_BYTES),
+        );
+        Err(Error::File { path: folder.to_owned(), problem })
     }
 
     /// Makes the folders that other programs expect of a model they scan.

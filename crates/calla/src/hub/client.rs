@@ -82,7 +82,7 @@ impl<'a> Client<'a> {
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_recv_response(Some(SILENCE_MAX))
             .timeout_per_read(Some(SILENCE_MAX))
-            .tls_config(TlsConfig::builder().root_certs(root_certificates()).build())
+            .tls_config(TlsConfig::builder().root_certs(root_certificates()?).build())
             .build();
         Ok(Self {
             progress,
@@ -169,7 +169,8 @@ impl<'a> Client<'a> {
             Err(error) => Err(Failure::Lasting(Error::Hub {
                 subject: self.endpoint.clone(),
                 problem: format!(
-                    "cannot be reached: {error}; HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy"
+                    "cannot be reached: {error}; HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy, \
+                     SSL_CERT_FILE more certificates"
                 ),
             })),
         }
@@ -360,18 +361,24 @@ fn content_range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
     Some((start.parse().ok()?, total.parse().ok()))
 }
 
-/// The certificates that this machine trusts; without any, those of Mozilla's list.
-fn root_certificates() -> RootCerts {
+/// The certificates that this machine trusts; where there are none, those of Mozilla's list.
+fn root_certificates() -> Result<RootCerts, Error> {
     let found = rustls_native_certs::load_native_certs();
-    for error in &found.errors {
-        tracing::debug!("certificates of this machine: {error}");
-    }
-    if found.certs.is_empty() {
-        tracing::info!("this machine has no certificates: those built in are used");
-        return RootCerts::WebPki;
+    let is_told =
+        ["SSL_CERT_FILE", "SSL_CERT_DIR"].map(std::env::var_os).iter().any(Option::is_some);
+    match found.errors.first() {
+        _ if !found.certs.is_empty() => {}
+        Some(error) if is_told => {
+            let problem = format!("{error}: name a file of certificates, or unset it");
+            return Err(Error::Environment { variable: "SSL_CERT_FILE", problem });
+        }
+        _ => {
+            tracing::info!("this machine has no certificates: those of the program are used");
+            return Ok(RootCerts::WebPki);
+        }
     }
     let owned = found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned());
-    RootCerts::Specific(Arc::new(owned.collect()))
+    Ok(RootCerts::Specific(Arc::new(owned.collect())))
 }
 
 /// Host and port alone: a path may be long, a query may hold a signature.

@@ -23,7 +23,8 @@ pub(crate) fn download(
     repo: &CachedRepo,
     progress: &Progress,
 ) -> Result<(), Error> {
-    let waiting = || progress.note(&format!("another program loads {}: waiting", published.file));
+    let waiting =
+        || progress.note(&format!("another program downloads {}: waiting", published.file));
     let _lock = Lock::take(&repo.lock(published.digest.hex()), waiting)?;
     if repo.holds(&published.digest, published.size_bytes) {
         progress.found(published.size_bytes);

@@ -137,13 +137,13 @@ fn of_two_pulls_at_once_one_waits_for_the_other() {
         assert!(output.status.success(), "{told}");
     }
     assert_eq!(hub.weight_starts(), [0]);
-    assert!(told.contains("another program loads model.safetensors: waiting"), "{told}");
+    assert!(told.contains("another program downloads model.safetensors: waiting"), "{told}");
     assert!(runs(&home, repo.name));
 }
 
 #[test]
-fn a_model_that_is_being_loaded_is_not_removed() {
-    let (home, repo) = (Home::new("remove-while-loading"), tiny());
+fn a_model_that_is_being_downloaded_is_not_removed() {
+    let (home, repo) = (Home::new("remove-while-downloading"), tiny());
     let hub = slow_hub(&repo);
     let child = start(&home, &hub, repo.name);
     while hub.weight_starts().is_empty() {

@@ -81,12 +81,12 @@ fn what_another_program_left_is_used_and_judged() {
     let list = home.list();
     assert_eq!(list[0]["runs"], false);
     let problem = list[0]["problem"].as_str().expect("told");
-    assert_eq!(problem, "model.safetensors is missing: `calla pull someone/tiny` loads it");
+    assert_eq!(problem, "model.safetensors is missing: `calla pull someone/tiny` downloads it");
     let message = home.failure(&["bench", "--model", repo.name]);
     assert!(message.contains("model.safetensors"), "{message}");
 
     let told = home.pulled(&Hub::of(repo.clone()), &[repo.name]);
-    assert!(told.contains("kB loaded"), "{told}");
+    assert!(told.contains("kB downloaded"), "{told}");
     assert!(fs::symlink_metadata(snapshot.join("tokenizer.json")).expect("there").is_symlink());
     assert!(runs(&home, repo.name));
 }

@@ -1,4 +1,4 @@
-//! What is not loaded, and what the user is told instead.
+//! What is not downloaded, and what the user is told instead.
 
 use std::{fs, path::Path};
 
@@ -99,7 +99,7 @@ fn unquantised_weights_come_when_asked_for_and_can_be_quantised() {
     home.pulled(&Hub::of(repo.clone()), &[repo.name, "--unquantised"]);
     let made = home.calla(&["quantize", repo.name, "out"]).output().expect("it starts");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    assert!(crate::runs(&home, "out"));
+    assert!(home.0.join("out/config.json").is_file());
     // It is for those alone.
     let message = home.refused(&Hub::of(tiny()), &["someone/tiny", "--unquantised"]);
     assert!(message.contains("quantised already"), "{message}");
@@ -143,7 +143,7 @@ fn a_model_larger_than_the_disk_is_not_begun() {
     assert!(message.contains("free") && message.contains("1152921504.61 GB"), "{message}");
     assert!(message.contains("HF_HUB_CACHE"), "{message}");
     assert!(hub.weight_starts().is_empty());
-    assert!(home.contents(&repo).is_empty());
+    assert_eq!(home.list(), serde_json::json!([]));
 }
 
 #[test]
@@ -159,6 +159,16 @@ fn a_hub_that_cannot_be_reached_is_told_at_once() {
         let told = String::from_utf8(output.expect("it starts").stderr).expect("UTF-8");
         assert!(told.starts_with("calla: HF_ENDPOINT: "), "{endpoint}: {told}");
     }
+}
+
+#[test]
+fn certificates_that_are_named_and_not_there_are_no_licence_to_use_others() {
+    let (home, hub) = (Home::new("certificates"), Hub::of(tiny()));
+    let mut command = home.with_hub(&hub, &["pull", "someone/tiny"]);
+    let output = command.env("SSL_CERT_FILE", "/nowhere.pem").output().expect("it starts");
+    let told = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(told.contains("SSL_CERT_FILE") && told.contains("/nowhere.pem"), "{told}");
+    assert!(hub.seen().is_empty());
 }
 
 #[test]

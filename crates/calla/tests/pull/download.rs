@@ -74,7 +74,7 @@ fn all_files_come_when_asked_for() {
     home.pulled(&hub, &[repo.name]);
     assert!(!home.snapshot(&repo).join("training/log.txt").exists());
     let told = home.pulled(&hub, &[repo.name, "--all"]);
-    assert!(told.contains("7 B loaded"), "{told}");
+    assert!(told.contains("7 B downloaded"), "{told}");
     let log = home.snapshot(&repo).join("training/log.txt");
     assert_eq!(fs::read_to_string(&log).expect("it came"), "step 1\n");
     assert!(fs::read_link(&log).expect("a link").starts_with("../../../blobs"));
@@ -195,12 +195,12 @@ fn a_model_that_moved_is_followed() {
 }
 
 #[test]
-fn a_second_pull_loads_nothing() {
+fn a_second_pull_downloads_nothing() {
     let (home, repo) = (Home::new("again"), tiny());
     let hub = Hub::of(repo.clone());
     home.pulled(&hub, &[repo.name]);
     let told = home.pulled(&hub, &[repo.name]);
-    assert!(told.contains(" 0 B loaded"), "{told}");
+    assert!(told.contains(" 0 B downloaded"), "{told}");
     assert_eq!(hub.weight_starts().len(), 1);
     // A blob of another length is no blob.
     let blob = home.folder(&repo).join("blobs").join(sha256(repo.file("model.safetensors")));
