@@ -12,13 +12,21 @@ pub(crate) fn state() -> Option<PathBuf> {
     of_calla("XDG_STATE_HOME", ".local/state")
 }
 
+/// For what can be had again, of all programs: `$XDG_CACHE_HOME`, else `~/.cache`.
+pub(crate) fn caches() -> Option<PathBuf> {
+    base("XDG_CACHE_HOME", ".cache")
+}
+
 pub(crate) fn home() -> Option<PathBuf> {
     absolute("HOME")
 }
 
 fn of_calla(variable: &str, below_home: &str) -> Option<PathBuf> {
-    let base = absolute(variable).or_else(|| Some(home()?.join(below_home)))?;
-    Some(base.join("calla"))
+    Some(base(variable, below_home)?.join("calla"))
+}
+
+fn base(variable: &str, below_home: &str) -> Option<PathBuf> {
+    absolute(variable).or_else(|| Some(home()?.join(below_home)))
 }
 
 /// The variable's path; the standard says to ignore one that is not absolute.

@@ -170,7 +170,7 @@ impl<'a> Client<'a> {
                 subject: self.endpoint.clone(),
                 problem: format!(
                     "cannot be reached: {error}; HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy, \
-                     SSL_CERT_FILE more certificates"
+                     SSL_CERT_FILE other certificates"
                 ),
             })),
         }

@@ -4,7 +4,7 @@ use std::{env, ffi::OsString, fs, path::PathBuf};
 
 use ureq::http::{HeaderValue, Uri};
 
-use crate::error::Error;
+use crate::{error::Error, folders};
 
 const ENDPOINT_DEFAULT: &str = "https://huggingface.co";
 
@@ -83,9 +83,7 @@ fn home() -> Result<PathBuf, Error> {
     if let Some(home) = path_variable("HF_HOME") {
         return Ok(home);
     }
-    let caches = path_variable("XDG_CACHE_HOME")
-        .or_else(|| path_variable("HOME").map(|home| home.join(".cache")));
-    caches.map(|caches| caches.join("huggingface")).ok_or_else(|| Error::Environment {
+    folders::caches().map(|caches| caches.join("huggingface")).ok_or_else(|| Error::Environment {
         variable: "HF_HOME",
         problem: "not set, and neither is HOME: set it to the folder that holds `hub`".into(),
     })
@@ -99,7 +97,7 @@ fn variable(name: &str) -> Option<OsString> {
 /// A variable that holds a path, in which a leading `~` is the user's folder.
 fn path_variable(name: &str) -> Option<PathBuf> {
     let path = PathBuf::from(variable(name)?);
-    match (path.strip_prefix("~"), env::home_dir()) {
+    match (path.strip_prefix("~"), folders::home()) {
         (Ok(rest), Some(home)) => Some(home.join(rest)),
         _ => Some(path),
     }

@@ -17,7 +17,7 @@ file are written as TOML: text in quotes, numbers and `true` and `false` bare.
 ";
 
 /// Variables that no flag stands for, and what they do.
-const OTHER_VARIABLES: [(&str, &str); 12] = [
+const OTHER_VARIABLES: [(&str, &str); 14] = [
     (
         "CALLA_SIMD",
         "Instruction set of the CPU backend, when not the fastest that the processor has: \
@@ -29,7 +29,9 @@ const OTHER_VARIABLES: [(&str, &str); 12] = [
     ("HF_HUB_OFFLINE", "`1`: the hub is not asked"),
     ("HF_ENDPOINT", "Address of a mirror of the hub"),
     ("HF_TOKEN", "Key for models that the hub does not give to everyone; never shown"),
-    ("HTTPS_PROXY", "Proxy on the way to the hub"),
+    ("HTTPS_PROXY", "Proxy on the way to the hub; `ALL_PROXY` too"),
+    ("NO_PROXY", "Hosts that are asked without a proxy"),
+    ("SSL_CERT_FILE", "Certificates to trust in place of the machine's"),
     ("XDG_CACHE_HOME", "The cache folder; `~/.cache` by default"),
     ("XDG_CONFIG_HOME", "Where `calla/config.toml` is looked for; `~/.config` by default"),
     ("XDG_STATE_HOME", "Where `calla/history` is kept; `~/.local/state` by default"),
