@@ -48,6 +48,15 @@ pub(crate) enum Error {
     /// A flag whose value does not fit the model or the machine.
     #[error("--{flag}: {problem}")]
     Flag { flag: &'static str, problem: String },
+    /// A model or a context for which there is not enough memory.
+    #[error(
+        "{subject} needs {need}, and a model may take {room} of the memory that is free: \
+         {way_out}; --no-memory-check loads it all the same"
+    )]
+    Memory { subject: String, need: String, room: String, way_out: String },
+    /// Something that `calla doctor` found.
+    #[error("{problems}")]
+    Unwell { problems: String },
     /// The model gave something that is not a number.
     #[error("the logits at position {position} are not all numbers: the checkpoint may be damaged")]
     NotANumber { position: usize },

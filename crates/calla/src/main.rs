@@ -9,11 +9,14 @@ mod bench;
 mod chat;
 mod completions;
 mod config;
+mod doctor;
 mod error;
 mod eval;
+mod fit;
 mod folders;
 mod hub;
 mod input;
+mod inspect;
 mod list;
 mod machine;
 mod man;
@@ -69,6 +72,8 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Pull(args) => pull::run(&args, cli.verbose),
         Command::List(args) => list::run(&args, cli.verbose),
         Command::Remove(args) => remove::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Quantize(args) => quantize::run(&args, cli.verbose),
         Command::Synth(args) => synth::run(&args),
         Command::Config(args) => config::run(&args, cli.config.as_deref()),

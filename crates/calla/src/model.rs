@@ -10,12 +10,15 @@ use calla_engine::{
     Engine, EngineConfig,
     backend::{Backend, select},
     checkpoint::{Checkpoint, Source},
+    model::Shape,
 };
 
 use crate::{
     args::{BackendArgs, ModelArgs},
     error::Error,
+    fit::{Demand, Fit, Grant},
     hub::{Cache, RepoName},
+    machine::Memory,
     output,
 };
 
@@ -25,7 +28,7 @@ macro_rules! embedded {
     };
 }
 /// The model that is there without any file: models/seedling of this repository.
-static EMBEDDED: &[(&str, &[u8])] = &[
+pub(crate) static EMBEDDED: &[(&str, &[u8])] = &[
     embedded!("config.json"),
     embedded!("model.safetensors"),
     embedded!("tokenizer.json"),
@@ -41,6 +44,8 @@ pub(crate) static EMBEDDED_EXAM: &str = include_str!("../../../models/seedling/e
 pub(crate) struct Loaded {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) backend: Box<dyn Backend>,
+    /// What the memory has room for.
+    pub(crate) grant: Grant,
     /// From nothing to ready for the first token.
     pub(crate) load: Duration,
 }
@@ -85,12 +90,25 @@ fn pulled_name(model: &Path) -> Option<RepoName> {
     if model.exists() { None } else { model.to_str()?.parse().ok() }
 }
 
-/// Opens the checkpoint and puts it on the device.
+/// Opens the checkpoint and puts it on the device, if it fits.
 pub(crate) fn load(model: &ModelArgs, backend: &BackendArgs, verbose: u8) -> Result<Loaded, Error> {
+    load_for(model, backend, verbose, |_| Ok(Demand { tokens: None, cache_bytes: 0 }))
+}
+
+/// The same, if what `demand` asks for fits too.
+pub(crate) fn load_for(
+    model: &ModelArgs,
+    backend: &BackendArgs,
+    verbose: u8,
+    demand: impl FnOnce(&Shape) -> Result<Demand, Error>,
+) -> Result<Loaded, Error> {
     let start = Instant::now();
     let checkpoint = Checkpoint::open(&model.source()?)?;
-    let name = backend.backend.as_deref();
-    let backend = select::select(name, &checkpoint.shape, &checkpoint.weights, &backend.options())?;
+    let demand = demand(&checkpoint.shape)?;
+    let grant = check_memory(&checkpoint, backend, verbose, demand)?;
+    let BackendArgs { device, .. } = backend;
+    let (name, options) = (device.backend.as_deref(), device.options());
+    let backend = select::select(name, &checkpoint.shape, &checkpoint.weights, &options)?;
     let load = start.elapsed();
     let line = format!(
         "{} on {}, ready in {:.2} s",
@@ -99,18 +117,59 @@ pub(crate) fn load(model: &ModelArgs, backend: &BackendArgs, verbose: u8) -> Res
         load.as_secs_f64()
     );
     output::note(verbose, &line);
-    Ok(Loaded { checkpoint, backend, load })
+    Ok(Loaded { checkpoint, backend, grant, load })
 }
 
-/// The same, ready to talk. `sampling` is what requests get that do not say.
+/// What the memory has room for; the preview is told with -v.
+fn check_memory(
+    checkpoint: &Checkpoint,
+    backend: &BackendArgs,
+    verbose: u8,
+    demand: Demand,
+) -> Result<Grant, Error> {
+    let fit = Fit::new(checkpoint, &backend.device)?;
+    let room = Memory::here().room_bytes();
+    let grant = fit.grant(room.filter(|_| !backend.no_memory_check), demand)?;
+    if verbose > 0 {
+        let need = fit.need(grant.context);
+        let room = room.map_or("an unknown part".into(), output::size);
+        let line = format!(
+            "memory for {} tokens: {need}, together {}; a model may take {room} of what is free",
+            grant.context,
+            output::size(need.total_bytes()),
+        );
+        output::note(verbose, &line);
+    }
+    Ok(grant)
+}
+
+/// The same as [`load`], ready to talk. `sampling` is what requests get that do not say.
 pub(crate) fn load_chat(
     model: &ModelArgs,
     backend: &BackendArgs,
-    engine: EngineConfig,
+    mut engine: EngineConfig,
     sampling: SamplingOverrides,
     verbose: u8,
 ) -> Result<Model, Error> {
-    let Loaded { checkpoint, backend, .. } = load(model, backend, verbose)?;
+    let demand = Demand::of(&engine);
+    let Loaded { checkpoint, backend, grant, .. } =
+        load_for(model, backend, verbose, |_| Ok(demand))?;
+    let context_max = checkpoint.shape.context_max;
+    if engine.context_tokens.is_none() && grant.context < context_max {
+        output::warn(&format!(
+            "memory has room for {} of the {context_max} tokens that the model can hold",
+            grant.context
+        ));
+    }
+    if grant.cache_bytes < demand.cache_bytes {
+        tracing::info!(
+            bytes = grant.cache_bytes,
+            "memory leaves less to the cache than it may take"
+        );
+    }
+    // A context that was asked for goes on as it is: the engine says what it thinks of it.
+    engine.context_tokens = engine.context_tokens.or(Some(grant.context));
+    engine.cache_bytes = grant.cache_bytes as usize;
     let engine = Engine::start(backend, engine)?;
     let options = ModelOptions { name: model.name(), sampling };
     Ok(Model::load(&model.source()?, &checkpoint.shape, engine, options)?)

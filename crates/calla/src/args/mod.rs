@@ -1,5 +1,6 @@
 //! Every command and its flags; what several commands share is in `shared`.
 
+mod examine;
 mod examples;
 mod program;
 mod shared;
@@ -14,9 +15,12 @@ use clap::{
 };
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
+pub(crate) use examine::{DoctorArgs, InspectArgs};
 pub(crate) use examples::examples;
 pub(crate) use program::{CompletionsArgs, ConfigArgs, ManArgs, VersionArgs};
-pub(crate) use shared::{BackendArgs, CacheArgs, EngineArgs, ModelArgs, OutputArgs, SamplingArgs};
+pub(crate) use shared::{
+    BackendArgs, CacheArgs, DeviceArgs, EngineArgs, ModelArgs, OutputArgs, SamplingArgs,
+};
 
 use crate::{hub::RepoName, version};
 
@@ -56,6 +60,8 @@ pub(crate) enum Command {
     Pull(PullArgs),
     List(ListArgs),
     Remove(RemoveArgs),
+    Inspect(InspectArgs),
+    Doctor(DoctorArgs),
     Quantize(QuantizeArgs),
     Synth(SynthArgs),
     Config(ConfigArgs),

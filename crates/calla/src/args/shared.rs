@@ -17,9 +17,19 @@ pub(crate) struct ModelArgs {
     pub(crate) model: Option<PathBuf>,
 }
 
-/// On what and how it is computed
+/// On what and how it is computed, and whether it must fit
 #[derive(Debug, Args)]
 pub(crate) struct BackendArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    /// Load even what needs more memory than is free
+    #[arg(long)]
+    pub(crate) no_memory_check: bool,
+}
+
+/// On what and how it is computed
+#[derive(Debug, Default, Args)]
+pub(crate) struct DeviceArgs {
     /// Device to run on [default: the best that works here]
     #[arg(long, value_name = "NAME", env = "CALLA_BACKEND", value_parser = backend_names())]
     pub(crate) backend: Option<String>,
@@ -34,7 +44,8 @@ pub(crate) struct BackendArgs {
 /// What a running model may take
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
-    /// Tokens that a conversation may hold, answer included [default: all that the model can]
+    /// Tokens that a conversation may hold, answer included [default: all that the model can and
+    /// the memory holds]
     #[arg(long, value_name = "N", env = "CALLA_MAX_CONTEXT")]
     max_context: Option<NonZeroUsize>,
 }
@@ -100,7 +111,7 @@ pub(crate) enum PrecisionArg {
     Exact,
 }
 
-impl BackendArgs {
+impl DeviceArgs {
     pub(crate) fn options(&self) -> BackendOptions {
         BackendOptions {
             precision: match self.precision {

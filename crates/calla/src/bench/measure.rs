@@ -98,7 +98,7 @@ fn sample(
 }
 
 /// Tokens of a sequence at the end of a run.
-fn tokens_max(context: usize, steps: usize) -> usize {
+pub(super) fn tokens_max(context: usize, steps: usize) -> usize {
     context.saturating_add(generated(steps))
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::{
     args::BenchArgs,
     error::Error,
+    fit::Demand,
     machine::{self, Machine},
     model, output, version,
 };
@@ -16,17 +17,13 @@ use crate::{
 use self::measure::Sample;
 
 pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
-    let mut loaded = model::load(&args.model, &args.backend, verbose)?;
-    let context_max = loaded.backend.shape().context_max;
-    let contexts = args.contexts(context_max, measure::generated(args.steps.get()));
-    if contexts.is_empty() {
-        let problem = format!("the model holds {context_max} tokens: give shorter prompts");
-        return Err(Error::Flag { flag: "contexts", problem });
-    }
-    for &context in &contexts {
-        measure::check(context, args.steps.get(), context_max)?;
-    }
-    let machine = Machine::here(args.backend.options().threads);
+    let mut contexts = Vec::new();
+    let mut loaded = model::load_for(&args.model, &args.backend, verbose, |shape| {
+        contexts = contexts_of(args, shape.context_max)?;
+        let tokens = contexts.iter().map(|&context| measure::tokens_max(context, args.steps.get()));
+        Ok(Demand { tokens: tokens.max().map(|most| (most, "contexts")), cache_bytes: 0 })
+    })?;
+    let machine = Machine::here(args.backend.device.options().threads);
     let read_bytes_s = machine::read_bytes_s(machine.threads);
     let mut report = Report {
         version: version::SHORT,
@@ -55,6 +52,19 @@ pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
         false => output::text(&report.table())?,
     }
     changed.map_or(Ok(()), Err)
+}
+
+/// The prompts to measure on a model that holds `context_max` tokens.
+fn contexts_of(args: &BenchArgs, context_max: usize) -> Result<Vec<usize>, Error> {
+    let contexts = args.contexts(context_max, measure::generated(args.steps.get()));
+    if contexts.is_empty() {
+        let problem = format!("the model holds {context_max} tokens: give shorter prompts");
+        return Err(Error::Flag { flag: "contexts", problem });
+    }
+    for &context in &contexts {
+        measure::check(context, args.steps.get(), context_max)?;
+    }
+    Ok(contexts)
 }
 
 /// What is printed.

@@ -3,13 +3,13 @@
 use std::{hint::black_box, thread, time::Instant};
 
 /// Buffer that the bandwidth is measured on: far more than any cache.
-const BUFFER_BYTES: usize = 1 << 30;
+pub(crate) const READ_BUFFER_BYTES: usize = 1 << 30;
 /// Passes over the buffer; the fastest counts.
 const PASSES: usize = 5;
 
 /// Bytes a second at which this many threads read a large buffer together.
 pub(crate) fn read_bytes_s(threads: usize) -> f64 {
-    let words = vec![1u64; BUFFER_BYTES / 8];
+    let words = vec![1u64; READ_BUFFER_BYTES / 8];
     let part = words.len().div_ceil(threads.max(1));
     let pass = || {
         let start = Instant::now();
@@ -23,5 +23,5 @@ pub(crate) fn read_bytes_s(threads: usize) -> f64 {
         start.elapsed().as_secs_f64()
     };
     let fastest_s = (0..PASSES).map(|_| pass()).fold(f64::INFINITY, f64::min);
-    BUFFER_BYTES as f64 / fastest_s
+    READ_BUFFER_BYTES as f64 / fastest_s
 }

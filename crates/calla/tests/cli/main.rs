@@ -1,7 +1,10 @@
 //! The built program, run as a user runs it.
 
 mod config;
+mod doctor;
 mod exam;
+mod inspect;
+mod memory;
 mod program;
 mod quantize;
 mod serve;

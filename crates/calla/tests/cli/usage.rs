@@ -34,6 +34,7 @@ fn a_model_that_is_not_there_is_one_line_that_names_the_folder() {
         &["bench", "--contexts", "8"][..],
         &["tokens", "hi"],
         &["chat", "hi"],
+        &["inspect"],
         &["eval", "agree", "--against", "/nowhere/golden.safetensors"],
     ] {
         let message = failure(&[arguments, &["--model", "/nowhere/model"]].concat(), 1);
