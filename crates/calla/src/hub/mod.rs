@@ -4,7 +4,7 @@
 //!   a server sends can neither leave the cache folder nor be taken for something else.
 //! * [`Cache`]: the folder. It needs no network, and no other module knows its layout.
 //! * [`Client`]: the hub. It owns tokens, redirects and retries, and does not know where files go.
-//! * [`download`]: one file from the client into the cache.
+//! * [`download()`]: one file from the client into the cache.
 //!
 //! Nothing in the cache looks whole before it is: a blob gets its name when its hash was checked,
 //! a snapshot its links when all its blobs are there, config.json last, and after that a revision

@@ -33,21 +33,14 @@ struct State {
 
 impl Progress {
     pub(crate) fn new(verbose: u8) -> Self {
-        let state = State {
-            total_bytes: 0,
-            done_bytes: 0,
-            fresh_bytes: 0,
-            came_bytes: 0,
-            drawn: Instant::now(),
-            rate_bytes_s: None,
-        };
-        Self { on_terminal: io::stderr().is_terminal(), verbose, state: RefCell::new(state) }
+        let state = RefCell::new(State::new());
+        Self { on_terminal: io::stderr().is_terminal(), verbose, state }
     }
 
     /// Starts over with this much to do.
     pub(crate) fn begin(&self, total_bytes: u64) {
         let mut state = self.state.borrow_mut();
-        *state = State { total_bytes, done_bytes: 0, fresh_bytes: 0, ..*state };
+        *state = State { total_bytes, ..State::new() };
     }
 
     /// Bytes that were there already.
@@ -102,6 +95,17 @@ impl Drop for Progress {
 }
 
 impl State {
+    fn new() -> Self {
+        Self {
+            total_bytes: 0,
+            done_bytes: 0,
+            fresh_bytes: 0,
+            came_bytes: 0,
+            drawn: Instant::now(),
+            rate_bytes_s: None,
+        }
+    }
+
     fn measure(&mut self, elapsed_s: f64) {
         let now = self.fresh_bytes as f64 / elapsed_s;
         let weight = 1.0 - (-elapsed_s / RATE_WINDOW_S).exp();
@@ -145,9 +149,7 @@ mod tests {
             total_bytes: 20_000_000_000,
             done_bytes: 5_000_000_000,
             fresh_bytes: 50_000_000,
-            came_bytes: 0,
-            drawn: Instant::now(),
-            rate_bytes_s: None,
+            ..State::new()
         };
         assert_eq!(state.line(), "5.00 GB of 20.00 GB");
         state.measure(1.0);
