@@ -5,14 +5,12 @@ use std::{
 };
 
 use calla_engine::{Engine, Limits, Request, checkpoint::Source, model::Shape};
-use calla_text::{ChatTemplate, Detokenizer, OutputParser, RenderInput, StopStrings, Tokenizer};
-use serde_json::{Map, Value};
+use calla_text::{Detokenizer, OutputParser, StopStrings, Tokenizer};
 
 use crate::{
     ChatError, ChatRequest, ChatStream, CompletionRequest, GenerationOptions, Message, Prompt,
-    SamplingDefaults, SamplingOverrides,
+    Renderer, SamplingDefaults, SamplingOverrides,
     files::TextFiles,
-    message,
     places::Places,
     stream::{Decoder, Output},
 };
@@ -36,10 +34,7 @@ struct Inner {
     name: String,
     loaded_unix_s: u64,
     engine: Engine,
-    tokenizer: Arc<Tokenizer>,
-    template: ChatTemplate,
-    bos_token: Option<String>,
-    eos_token: Option<String>,
+    renderer: Renderer,
     stop_ids: Vec<u32>,
     sampling: SamplingDefaults,
     places: Places,
@@ -60,27 +55,25 @@ impl Model {
         options: ModelOptions,
     ) -> Result<Self, ChatError> {
         let files = TextFiles::read(source)?;
-        let tokenizer = files.tokenizer()?;
+        let renderer = Renderer::new(&files)?;
+        let tokenizer = renderer.tokenizer();
         let mut inner = Inner {
             name: options.name,
             loaded_unix_s: unix_time_s(),
             engine,
-            template: files.template()?,
-            bos_token: files.special_token("bos_token"),
-            eos_token: files.special_token("eos_token"),
-            stop_ids: stop_ids(&tokenizer, &shape.eos, &files.eos_ids()?),
+            stop_ids: stop_ids(tokenizer, &shape.eos, &files.eos_ids()?),
             sampling: SamplingDefaults::new(
                 shape,
                 options.sampling,
                 files.generation_config.as_ref(),
             ),
-            places: Places::new(&tokenizer)?,
+            places: Places::new(tokenizer)?,
             thinks_by_default: false,
-            tokenizer: Arc::new(tokenizer),
+            renderer,
         };
         // The template alone knows; a question without a word about thinking asks it. It also
         // proves at load time that the template renders at all.
-        let prompt = inner.render(&ChatRequest {
+        let prompt = inner.renderer.prompt(&ChatRequest {
             messages: vec![Message::user("Hello")],
             ..ChatRequest::default()
         })?;
@@ -94,13 +87,13 @@ impl Model {
     /// [`ChatError::Request`] for a conversation without messages, [`ChatError::Text`] when the
     /// template refuses it, [`ChatError::Engine`] when the engine refuses the request.
     pub fn chat(&self, request: ChatRequest) -> Result<ChatStream, ChatError> {
-        let Inner { tokenizer, engine, sampling, places, stop_ids, .. } = &*self.inner;
+        let Inner { renderer, engine, sampling, places, stop_ids, .. } = &*self.inner;
         let ChatRequest { tools, single_tool_call, options, .. } = &request;
 
         // 2. chat template
-        let prompt_text = self.inner.render(&request)?;
+        let prompt_text = renderer.prompt(&request)?;
         // 3. token ids
-        let prompt = tokenizer.encode(&prompt_text)?;
+        let prompt = renderer.tokenizer().encode(&prompt_text)?;
         let prompt_tokens = prompt.len();
 
         // The end of the prompt says whether the answer starts inside its reasoning.
@@ -125,10 +118,10 @@ impl Model {
     /// # Errors
     /// [`ChatError::Text`] and [`ChatError::Engine`].
     pub fn complete(&self, request: CompletionRequest) -> Result<ChatStream, ChatError> {
-        let Inner { tokenizer, engine, sampling, stop_ids, .. } = &*self.inner;
+        let Inner { renderer, engine, sampling, stop_ids, .. } = &*self.inner;
         let CompletionRequest { prompt, options } = request;
         let prompt = match prompt {
-            Prompt::Text(text) => tokenizer.encode(&text)?,
+            Prompt::Text(text) => renderer.tokenizer().encode(&text)?,
             Prompt::Tokens(ids) => ids,
         };
         let prompt_tokens = prompt.len();
@@ -175,7 +168,7 @@ impl Model {
 
     /// Words to tokens and back.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        &self.inner.tokenizer
+        self.inner.renderer.tokenizer()
     }
 
     /// The engine that runs it.
@@ -184,33 +177,10 @@ impl Model {
     }
 
     fn decoder(&self, output: Output, options: &GenerationOptions) -> Decoder {
-        let detokenizer = Detokenizer::new(Arc::clone(&self.inner.tokenizer));
+        let tokenizer = self.tokenizer();
+        let detokenizer = Detokenizer::new(Arc::clone(tokenizer));
         let stops = StopStrings::new(&options.stop);
-        Decoder::new(Arc::clone(&self.inner.tokenizer), detokenizer, output, stops)
-    }
-}
-
-impl Inner {
-    /// Step 2.
-    fn render(&self, request: &ChatRequest) -> Result<String, ChatError> {
-        if request.messages.is_empty() {
-            let problem = "must hold at least one message".to_owned();
-            return Err(ChatError::Request { field: "messages", problem });
-        }
-        let messages = message::for_template(&request.messages);
-        let mut extra: Map<String, Value> = request.template_kwargs.clone();
-        if let Some(thinking) = request.thinking {
-            extra.insert("enable_thinking".to_owned(), Value::Bool(thinking));
-        }
-        let input = RenderInput {
-            messages: &messages,
-            tools: &request.tools,
-            add_generation_prompt: true,
-            extra: &extra,
-            bos_token: self.bos_token.as_deref(),
-            eos_token: self.eos_token.as_deref(),
-        };
-        Ok(self.template.render(&input)?)
+        Decoder::new(Arc::clone(tokenizer), detokenizer, output, stops)
     }
 }
 

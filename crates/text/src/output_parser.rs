@@ -422,6 +422,23 @@ mod tests {
     }
 
     #[test]
+    fn a_thought_is_open_until_its_own_marker_closes_it() {
+        let open = |tail: &str, text: &str| {
+            let mut parser = OutputParser::new(tail, &tools());
+            parser.push(text);
+            parser.finish();
+            parser.thought_open()
+        };
+        let call = "<tool_call>\n<function=f>\n</function>\n</tool_call>";
+        assert!(open(THINKING, "So"));
+        assert!(open(THINKING, &format!("So\n{call}")));
+        assert!(open(ANSWERING, "<think>\nSo"));
+        assert!(!open(THINKING, &format!("So\n</think>\n\n{call}")));
+        assert!(!open(THINKING, &format!("So\n{call}\n</think>\n\nDone.")));
+        assert!(!open(ANSWERING, "Yes."));
+    }
+
+    #[test]
     fn what_is_no_call_comes_back_as_content() {
         let texts = [
             "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
