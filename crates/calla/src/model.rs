@@ -12,6 +12,7 @@ use calla_engine::{
     checkpoint::{Checkpoint, Source},
     model::Shape,
 };
+use calla_text::Tokenizer;
 
 use crate::{
     args::{BackendArgs, ModelArgs},
@@ -173,4 +174,14 @@ pub(crate) fn load_chat(
     let engine = Engine::start(backend, engine)?;
     let options = ModelOptions { name: model.name(), sampling };
     Ok(Model::load(&model.source()?, &checkpoint.shape, engine, options)?)
+}
+
+/// The checkpoint's tokenizer alone, for what needs no template.
+pub(crate) fn tokenizer(source: &Source) -> Result<Tokenizer, Error> {
+    const FILE: &str = "tokenizer.json";
+    let file = |problem: String| Error::File { path: source.path().join(FILE), problem };
+    let bytes = source
+        .read_optional(FILE)?
+        .ok_or_else(|| file("not found: the folder holds a model without its text side".into()))?;
+    Tokenizer::from_bytes(&bytes).map_err(|error| file(error.to_string()))
 }

@@ -1,19 +1,11 @@
 //! `calla tokens`.
 
-use calla_text::Tokenizer;
 use serde_json::json;
 
-use crate::{args::TokensArgs, error::Error, input, output};
-
-const FILE: &str = "tokenizer.json";
+use crate::{args::TokensArgs, error::Error, input, model, output};
 
 pub(crate) fn run(args: &TokensArgs) -> Result<(), Error> {
-    let source = args.model.source()?;
-    let file = |problem: String| Error::File { path: source.path().join(FILE), problem };
-    let bytes = source
-        .read_optional(FILE)?
-        .ok_or_else(|| file("not found: the folder holds a model without its text side".into()))?;
-    let tokenizer = Tokenizer::from_bytes(&bytes).map_err(|error| file(error.to_string()))?;
+    let tokenizer = model::tokenizer(&args.model.source()?)?;
     let text = match args.text.as_str() {
         "-" => input::stdin()?,
         text => text.to_owned(),

@@ -9,7 +9,7 @@ use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
 
 use calla_engine::checkpoint::synth::Preset;
 use clap::{
-    Args, Parser, Subcommand, ValueHint,
+    ArgGroup, Args, Parser, Subcommand, ValueHint,
     builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser},
     value_parser,
 };
@@ -19,7 +19,8 @@ pub(crate) use examine::{DoctorArgs, InspectArgs};
 pub(crate) use examples::examples;
 pub(crate) use program::{CompletionsArgs, ConfigArgs, ManArgs, VersionArgs};
 pub(crate) use shared::{
-    BackendArgs, CacheArgs, DeviceArgs, EngineArgs, ModelArgs, OutputArgs, SamplingArgs,
+    BackendArgs, BackendChoice, CacheArgs, DeviceArgs, EngineArgs, ModelArgs, OutputArgs,
+    SamplingArgs,
 };
 
 use crate::{hub::RepoName, version};
@@ -209,6 +210,7 @@ pub(crate) struct EvalArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
     Exam(ExamArgs),
+    Perplexity(PerplexityArgs),
     Agree(AgreeArgs),
 }
 
@@ -249,22 +251,70 @@ pub(crate) struct ExamArgs {
     pub(crate) output: OutputArgs,
 }
 
-/// Compare logits with those of another implementation
+/// Measure how well the model expects a text
 ///
-/// The file holds `ids [n]` int32 and `logits [n, vocab]` float32: row i is what follows
-/// ids[0..=i]. The ids are fed as they are, whatever the model would have said.
+/// Perplexity is the exponential of the mean of -ln p over the tokens of the text. It is read in
+/// windows, each from an empty state, which start `--stride` tokens apart; a window scores the
+/// tokens that the one before did not. The first token has nothing before it and is not scored.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  python3 tests/parity/agree.py --model DIR --out golden.safetensors
-  calla eval agree --model DIR --against golden.safetensors --precision exact")]
+  calla eval perplexity --text notes.txt
+  calla eval perplexity --text - --window 512 --stride 256 --json < notes.txt")]
+pub(crate) struct PerplexityArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
+    /// The text, UTF-8; `-` reads stdin
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: PathBuf,
+    /// Tokens read at a time [default: 2048, or what the model holds]
+    #[arg(long, value_name = "N")]
+    pub(crate) window: Option<usize>,
+    /// Tokens from the start of a window to that of the next [default: half a window]
+    #[arg(long, value_name = "N")]
+    pub(crate) stride: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Compare logits, position by position
+///
+/// With those of another implementation, from a file (`--against`), or with those of another
+/// backend or precision on a text (`--with`). Tokens are fed as they are, whatever the model would
+/// have said.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("other").args(["against", "with"]).required(true)))]
+#[command(group(ArgGroup::new("input").args(["text", "exam"])))]
+#[command(after_help = "Examples:
+  python3 tests/parity/agree.py DIR golden.safetensors
+  calla eval agree --model DIR --against golden.safetensors --precision exact
+  calla eval agree --with reference --text notes.txt
+  calla eval agree --with cpu:exact --exam --per-skill 4")]
 pub(crate) struct AgreeArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) backend: BackendArgs,
-    /// safetensors file with `ids` and `logits`
+    /// safetensors file with `ids` [n] int32 and `logits` [n, vocab] float32: row i is what follows
+    /// id i. `starts` [sequences] int32 tells where sequences begin when there are several
     #[arg(long, value_name = "FILE")]
-    pub(crate) against: PathBuf,
+    pub(crate) against: Option<PathBuf>,
+    /// Backend to compare with, the same checkpoint on it; `:exact` computes in float32
+    #[arg(long, value_name = "BACKEND[:PRECISION]", requires = "input")]
+    pub(crate) with: Option<BackendChoice>,
+    /// Text to compare on, UTF-8; `-` reads stdin
+    #[arg(long, value_name = "FILE", conflicts_with = "against")]
+    pub(crate) text: Option<PathBuf>,
+    /// Compare on the exam inside the program, its expected answers included
+    #[arg(long, conflicts_with = "against")]
+    pub(crate) exam: bool,
+    /// Items of each skill of the exam [default: all]
+    #[arg(long, value_name = "N", requires = "exam")]
+    pub(crate) per_skill: Option<NonZeroUsize>,
+    /// Tokens of a sequence: a longer text is cut [default: 2048, or what the model holds]
+    #[arg(long, value_name = "N", conflicts_with = "against")]
+    pub(crate) window: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

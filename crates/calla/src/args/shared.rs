@@ -1,6 +1,6 @@
 //! Groups of flags that several commands share.
 
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{num::NonZeroUsize, path::PathBuf, str::FromStr};
 
 use calla_chat::SamplingOverrides;
 use calla_engine::{
@@ -39,6 +39,13 @@ pub(crate) struct DeviceArgs {
     /// Worker threads [default: as many as the cores allow]
     #[arg(long, value_name = "N", env = "CALLA_THREADS")]
     pub(crate) threads: Option<NonZeroUsize>,
+}
+
+/// A device and its arithmetic in one word, for commands that run two
+#[derive(Debug, Clone)]
+pub(crate) struct BackendChoice {
+    pub(crate) backend: String,
+    precision: PrecisionArg,
 }
 
 /// What a running model may take
@@ -114,11 +121,39 @@ pub(crate) enum PrecisionArg {
 impl DeviceArgs {
     pub(crate) fn options(&self) -> BackendOptions {
         BackendOptions {
-            precision: match self.precision {
-                PrecisionArg::Default => Precision::Default,
-                PrecisionArg::Exact => Precision::Exact,
-            },
+            precision: self.precision.into(),
             threads: self.threads.map(NonZeroUsize::get),
+        }
+    }
+}
+
+impl BackendChoice {
+    /// What the backend is told; the rest is as for the other one.
+    pub(crate) fn options(&self, other: &DeviceArgs) -> BackendOptions {
+        BackendOptions { precision: self.precision.into(), ..other.options() }
+    }
+}
+
+impl FromStr for BackendChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (backend, precision) = text.split_once(':').unwrap_or((text, "default"));
+        if !select::names().any(|name| name == backend) {
+            let known: Vec<&str> = select::names().collect();
+            return Err(format!("no backend `{backend}`: choose one of {}", known.join(", ")));
+        }
+        let precision = PrecisionArg::from_str(precision, false)
+            .map_err(|_| format!("no precision `{precision}`: choose default or exact"))?;
+        Ok(Self { backend: backend.to_owned(), precision })
+    }
+}
+
+impl From<PrecisionArg> for Precision {
+    fn from(precision: PrecisionArg) -> Self {
+        match precision {
+            PrecisionArg::Default => Precision::Default,
+            PrecisionArg::Exact => Precision::Exact,
         }
     }
 }

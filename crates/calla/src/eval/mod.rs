@@ -2,6 +2,9 @@
 
 mod agree;
 mod exam;
+mod forced;
+mod perplexity;
+mod text;
 
 use crate::{
     args::{EvalArgs, EvalCommand},
@@ -11,6 +14,7 @@ use crate::{
 pub(crate) fn run(args: &EvalArgs, verbose: u8) -> Result<(), Error> {
     match &args.command {
         EvalCommand::Exam(args) => exam::run(args, verbose),
+        EvalCommand::Perplexity(args) => perplexity::run(args, verbose),
         EvalCommand::Agree(args) => agree::run(args, verbose),
     }
 }

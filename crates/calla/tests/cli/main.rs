@@ -1,10 +1,12 @@
 //! The built program, run as a user runs it.
 
+mod agree;
 mod config;
 mod doctor;
 mod exam;
 mod inspect;
 mod memory;
+mod perplexity;
 mod program;
 mod quantize;
 mod serve;

@@ -20,6 +20,12 @@ fn a_mistake_in_the_flags_is_exit_code_2_and_names_the_flag() {
         (&["chat", "--top-p", "nan", "hi"], "--top-p"),
         (&["serve", "--port", "70000"], "--port"),
         (&["serve", "--api-key", "a", "--api-key-file", "b"], "--api-key-file"),
+        (&["eval", "agree"], "--against"),
+        (&["eval", "agree", "--with", "cpu"], "--text"),
+        (&["eval", "agree", "--with", "abacus", "--exam"], "abacus"),
+        (&["eval", "agree", "--with", "cpu:rough", "--exam"], "default or exact"),
+        (&["eval", "agree", "--against", "a", "--text", "b"], "--text"),
+        (&["eval", "perplexity"], "--text"),
         (&["frobnicate"], "frobnicate"),
         (&[], "Usage"),
     ] {

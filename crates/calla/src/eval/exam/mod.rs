@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use calla_chat::{ChatStream, Model, SamplingOverrides};
+use calla_chat::{ChatStream, Model, Renderer, SamplingOverrides};
 use calla_engine::EngineConfig;
 use serde_json::json;
 
@@ -64,6 +64,25 @@ pub(crate) fn run(args: &ExamArgs, verbose: u8) -> Result<(), Error> {
         Some(missed) => Err(Error::Marks { missed }),
         None => Ok(()),
     }
+}
+
+/// Items of the embedded exam as the model reads them: the prompt and, where one answer is right,
+/// that answer without a thought.
+pub(super) fn texts(renderer: &Renderer, per_skill: Option<usize>) -> Result<Vec<String>, Error> {
+    let paper = open(None)?;
+    let text = |item: &Item| {
+        let request = paper.request(item).map_err(|problem| item_error(item, problem))?;
+        let text = match item.answer() {
+            None => renderer.prompt(&request),
+            Some(answer) => {
+                let messages = [request.messages, vec![answer]].concat();
+                renderer.transcript(&messages, &request.tools)
+            }
+        };
+        text.map_err(|error| item_error(item, error.to_string()))
+    };
+    let skills = paper.skills().into_iter();
+    skills.flat_map(|skill| paper.choose(skill, per_skill, 0)).map(text).collect()
 }
 
 fn open(exam: Option<&Path>) -> Result<Paper, Error> {
@@ -164,5 +183,35 @@ impl Failures {
 
     fn error(&self, error: &std::io::Error) -> Error {
         Error::File { path: self.path.clone(), problem: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::ModelArgs;
+
+    #[test]
+    fn the_texts_of_the_exam_end_in_what_is_expected() {
+        let source = ModelArgs { model: None }.source().expect("embedded");
+        let renderer = Renderer::load(&source).expect("embedded");
+        let paper = open(None).expect("embedded");
+        let texts = texts(&renderer, Some(3)).expect("they can be rendered");
+        let items = paper.skills().into_iter().flat_map(|skill| paper.choose(skill, Some(3), 0));
+        let mut judges = [0; 4];
+        for (item, text) in items.zip(&texts) {
+            let turn = text.rsplit("<|im_start|>assistant\n").next().expect("there is one");
+            let (judge, end) = match &item.judge {
+                Judge::Exact(answer) => (0, format!("</think>\n\n{answer}<|im_end|>\n")),
+                Judge::Json(_) => (1, "}<|im_end|>\n".into()),
+                Judge::ToolCalls(_) => (2, "</tool_call><|im_end|>\n".into()),
+                Judge::Format if item.thinking => (3, "<think>\n".into()),
+                Judge::Format => (3, "</think>\n\n".into()),
+            };
+            judges[judge] += 1;
+            assert!(turn.ends_with(&end), "{}: {turn:?} does not end in {end:?}", item.id);
+        }
+        assert_eq!(texts.len(), 3 * paper.skills().len());
+        assert!(judges.iter().all(|&count| count > 0), "{judges:?}");
     }
 }

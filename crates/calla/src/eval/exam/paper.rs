@@ -157,10 +157,7 @@ impl Paper {
     }
 
     fn message(&self, message: &ItemMessage) -> Result<Message, String> {
-        let calls = message.tool_calls.iter().map(|ItemCall::Function(call)| ToolCall {
-            name: call.name.clone(),
-            arguments: call.arguments.clone(),
-        });
+        let calls = message.tool_calls.iter().map(|ItemCall::Function(call)| call.to_message());
         Ok(Message {
             role: match message.role {
                 ItemRole::System => Role::System,
@@ -202,6 +199,27 @@ impl Paper {
         }
         text.pop();
         Ok(text)
+    }
+}
+
+impl Item {
+    /// The right answer, where there is only one.
+    pub(super) fn answer(&self) -> Option<Message> {
+        match &self.judge {
+            Judge::Exact(text) => Some(Message::assistant(text.clone())),
+            Judge::Json(value) => Some(Message::assistant(value.to_string())),
+            Judge::ToolCalls(calls) => Some(Message {
+                tool_calls: calls.iter().map(Call::to_message).collect(),
+                ..Message::assistant("")
+            }),
+            Judge::Format => None,
+        }
+    }
+}
+
+impl Call {
+    fn to_message(&self) -> ToolCall {
+        ToolCall { name: self.name.clone(), arguments: self.arguments.clone() }
     }
 }
 
