@@ -2,15 +2,23 @@
 
 Usage: test_openai.py BASE_URL {embedded|scripted}
 
-`embedded` holds for any model; `scripted` needs the answers of the `scripted` example and checks
-tools, reasoning and text word for word. Prints one line a test and exits 1 when one fails.
+Most tests hold for any model. `embedded` also runs the README's examples; `scripted` needs the
+answers of the `scripted` example and checks tools, reasoning and text word for word. Prints one line
+a test and exits 1 when one fails.
 """
 
+import contextlib
+import io
 import json
+import re
 import sys
 import traceback
+from pathlib import Path
 
 import openai
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+README_SERVER = "http://127.0.0.1:8080/v1"
 
 TOOLS = [
     {
@@ -164,6 +172,29 @@ def an_abandoned_stream_frees_the_server(client):
     ask(client, "Hello", max_tokens=1)
 
 
+# The embedded model
+
+
+def the_readme_examples_run(client):
+    """As they stand there, one after the other, but for the server's address."""
+    examples = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    hello, tools = [text.replace(README_SERVER, str(client.base_url)) for text in examples]
+    assert str(client.base_url) in hello
+    names = {}
+    assert printed(hello, names).strip()
+    call, answer = printed(tools, names).splitlines()
+    assert call == "get_weather {'city': 'Paris'}", call
+    assert "18" in answer and "cloudy" in answer, answer
+
+
+def printed(code, names):
+    """Runs code with these global names; what it printed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, README.name, "exec"), names)
+    return out.getvalue()
+
+
 # The scripted model
 
 
@@ -238,6 +269,7 @@ ANY_MODEL = [
     completions_continue_text, wrong_fields_are_named, too_long_a_prompt_is_told,
     conversations_of_every_shape_are_answered, an_abandoned_stream_frees_the_server,
 ]
+EMBEDDED = [the_readme_examples_run]
 SCRIPTED = [
     reasoning_is_apart, every_switch_turns_thinking_on_and_off, wide_characters_arrive_whole,
     stop_strings_cut, tool_calls_are_read_back, streamed_calls_join_to_json,
@@ -247,7 +279,7 @@ SCRIPTED = [
 def main():
     base_url, model = sys.argv[1:]
     client = openai.OpenAI(base_url=base_url + "/v1", api_key="none", max_retries=0, timeout=120)
-    tests = ANY_MODEL + (SCRIPTED if model == "scripted" else [])
+    tests = ANY_MODEL + {"embedded": EMBEDDED, "scripted": SCRIPTED}[model]
     failed = 0
     for test in tests:
         try:

@@ -24,6 +24,17 @@ fn thinking_is_framed_where_there_is_no_colour_and_absent_when_switched_off() {
     assert!(!direct.starts_with("<think>"), "{direct:?}");
 }
 
+/// What it says is what the exam of the embedded model asks for.
+#[test]
+fn a_sum_is_right_and_thinking_shows_its_steps() {
+    let answer = stdout(&["chat", "What is 48 + 75?"]);
+    assert!(answer.contains("123"), "{answer}");
+    let shown = stdout(&["chat", "--think", "What is 48 + 75?"]);
+    let (thought, answer) = shown.split_once("</think>").expect("the thought ends");
+    assert!(thought.contains("8 + 5 = 13"), "{shown}");
+    assert!(answer.contains("123"), "{shown}");
+}
+
 #[test]
 fn a_prompt_may_come_from_a_pipe_or_from_both() {
     let whole = prompt_tokens(&["First.\n\nSecond."], "");
@@ -51,8 +62,10 @@ fn the_system_message_and_the_way_to_think_reach_the_model() {
 #[test]
 fn the_seed_decides_what_chance_says() {
     let chat = |seed| {
-        let sampling = ["--temperature", "2", "--max-tokens", "30", "--seed", seed];
-        stdout(&[&["chat", "Hello", "--think"][..], &sampling].concat())
+        // Noise, in which no answer is the likely one.
+        let all = ["--temperature", "2", "--top-k", "0", "--top-p", "1"];
+        let sampling = ["--max-tokens", "30", "--seed", seed];
+        stdout(&[&["chat", "Hello", "--think"][..], &all, &sampling].concat())
     };
     assert_eq!(chat("1"), chat("1"));
     assert_ne!(chat("1"), chat("2"));
