@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::{
-    kernels::Activations,
+    kernels::{Activations, Width},
     math::sigmoid,
     mlp::SwigluScratch,
     pass::{Pass, Product},
@@ -18,6 +18,9 @@ use crate::{
     backend::Precision,
     model::{MlpShape, Moe, Shape},
 };
+
+/// Activations of the routed experts.
+const EXPERT_WIDTH: Width = Width::Narrow;
 
 /// Intermediate results of the stage. A *visit* is one token at one of its experts; visits
 /// are numbered expert by expert.
@@ -63,7 +66,7 @@ impl MoeScratch {
             plan: Plan::new(experts, visits),
             gate: zeros(visits * expert_width),
             up: zeros(visits * expert_width),
-            inner: Activations::with_capacity(visits, expert_width, precision),
+            inner: Activations::with_capacity(visits, expert_width, precision).with_narrow(),
             out: zeros(visits * shape.hidden),
         }
     }
@@ -147,7 +150,8 @@ fn gate_and_up(pass: &mut Pass<'_>, weights: &Moe, x: &Activations, scratch: &mu
     pass.pool.run(plan.busy.len() * blocks, |task, _| {
         let (expert, block) = (plan.busy[task / blocks], task % blocks);
         let (visits, tokens) = plan.visits(expert);
-        let product = |matrix, y| Product { matrix, y, stride: matrix.outputs };
+        let product =
+            |matrix, y| Product { matrix, y, stride: matrix.outputs, width: EXPERT_WIDTH };
         let gates = product(&weights.experts.gate[expert], gate);
         let ups = product(&weights.experts.up[expert], up);
         // SAFETY: each task has outputs and visits of its own, in both products.
@@ -180,7 +184,7 @@ fn down(pass: &mut Pass<'_>, weights: &Moe, scratch: &mut MoeScratch) {
         };
         let (visits, _) = plan.visits(expert);
         let matrix = &weights.experts.down[expert];
-        let product = Product { matrix, y: out, stride: matrix.outputs };
+        let product = Product { matrix, y: out, stride: matrix.outputs, width: EXPERT_WIDTH };
         let rows = &plan.numbers[visits.clone()];
         // SAFETY: each task has outputs and visits of its own.
         unsafe { product.run(kernels, inner, rows, visits.start, block) };

@@ -17,7 +17,6 @@ mod attention;
 mod delta_net;
 mod elementwise;
 mod matmul;
-mod matmul_exact;
 mod samples;
 mod self_test;
 mod simd;
@@ -42,6 +41,15 @@ pub struct Kernels {
     pub name: &'static str,
     detected: fn() -> bool,
     ops: table::Ops,
+}
+
+/// Activations that a product takes, in default precision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// 16-bit integers.
+    Wide,
+    /// 8-bit integers, where the weights have 4 bits; else 16.
+    Narrow,
 }
 
 /// One token's inputs of a DeltaNet value head.
@@ -228,12 +236,13 @@ impl Kernels {
         outputs: Range<usize>,
         y: *mut f32, // [rows, stride]
         stride: usize,
+        width: Width,
     ) {
         assert_eq!(w.inputs, x.inputs(), "width of weights and activations");
         assert!(outputs.end <= w.outputs, "outputs {outputs:?} of {}", w.outputs);
         assert!(rows.iter().all(|&row| (row as usize) < x.rows()), "a row beyond {}", x.rows());
         // SAFETY: the instruction set is there; ranges were checked; the rest is the caller's.
-        unsafe { (self.ops.matmul)(w, x, rows, outputs, y, stride) }
+        unsafe { (self.ops.matmul)(w, x, rows, outputs, y, stride, width) }
     }
 
     /// Row `row` of a matrix as f32 `[inputs]`: an embedding.

@@ -7,7 +7,7 @@ use super::simd::neon::Neon;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2::Avx2, avx512::Avx512};
 use super::{
-    Activations, AttendBlock, DeltaStep, Kernels, Running,
+    Activations, AttendBlock, DeltaStep, Kernels, Running, Width,
     simd::{Simd, portable::Portable},
 };
 use crate::model::Linear;
@@ -32,7 +32,7 @@ macro_rules! with_ops {
         $macro! {
             $($args)*
             prepare(to: &Activations, row: usize, x: &[f32]);
-            matmul(w: &Linear, x: &Activations, rows: &[u32], outputs: Range<usize>, y: *mut f32, stride: usize);
+            matmul(w: &Linear, x: &Activations, rows: &[u32], outputs: Range<usize>, y: *mut f32, stride: usize, width: Width);
             dequantize_row(w: &Linear, row: usize, out: &mut [f32]);
             rms_norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]);
             l2_norm(x: &mut [f32], eps: f32, factor: f32);
@@ -151,19 +151,22 @@ mod generic {
     pub(super) use crate::backend::cpu::kernels::{delta_net::delta_step, elementwise::*};
     use crate::backend::{
         Precision,
-        cpu::kernels::{attention, matmul as int16, matmul_exact as exact},
+        cpu::kernels::{
+            attention,
+            matmul::{self as integer, Narrow, Wide, exact},
+        },
     };
 
     /// Calls a kernel with the constants of a matrix's format.
     macro_rules! by_format {
-        ($w:expr, $module:ident::$kernel:ident::<$simd:ident>($($arg:expr),*)) => {
+        ($w:expr, $module:ident::$kernel:ident::<$($of:ident),*>$args:tt) => {
             match ($w.bits, $w.group) {
-                (4, 32) => $module::$kernel::<$simd, 4, 32>($($arg),*),
-                (4, 64) => $module::$kernel::<$simd, 4, 64>($($arg),*),
-                (4, 128) => $module::$kernel::<$simd, 4, 128>($($arg),*),
-                (8, 32) => $module::$kernel::<$simd, 8, 32>($($arg),*),
-                (8, 64) => $module::$kernel::<$simd, 8, 64>($($arg),*),
-                (8, 128) => $module::$kernel::<$simd, 8, 128>($($arg),*),
+                (4, 32) => $module::$kernel::<$($of,)* 4, 32>$args,
+                (4, 64) => $module::$kernel::<$($of,)* 4, 64>$args,
+                (4, 128) => $module::$kernel::<$($of,)* 4, 128>$args,
+                (8, 32) => $module::$kernel::<$($of,)* 8, 32>$args,
+                (8, 64) => $module::$kernel::<$($of,)* 8, 64>$args,
+                (8, 128) => $module::$kernel::<$($of,)* 8, 128>$args,
                 (bits, group) => panic!("{bits} bits in groups of {group} passed `supports`"),
             }
         };
@@ -174,7 +177,7 @@ mod generic {
         // SAFETY: passed on from the caller.
         unsafe {
             match to.precision() {
-                Precision::Default => int16::prepare::<S>(to, row, x),
+                Precision::Default => integer::prepare::<S>(to, row, x),
                 Precision::Exact => exact::prepare::<S>(to, row, x),
             }
             to.join_sums(row);
@@ -189,15 +192,21 @@ mod generic {
         outputs: Range<usize>,
         y: *mut f32,
         stride: usize,
+        width: Width,
     ) {
         // SAFETY: passed on from the caller.
         unsafe {
-            match x.precision() {
-                Precision::Default => {
-                    by_format!(w, int16::matmul::<S>(w, x, rows, outputs, y, stride));
-                }
-                Precision::Exact => {
+            match (x.precision(), width) {
+                (Precision::Exact, _) => {
                     by_format!(w, exact::matmul::<S>(w, x, rows, outputs, y, stride));
+                }
+                (Precision::Default, Width::Narrow) if w.bits == 4 => match w.group {
+                    32 => integer::matmul::<S, Narrow, 4, 32>(w, x, rows, outputs, y, stride),
+                    64 => integer::matmul::<S, Narrow, 4, 64>(w, x, rows, outputs, y, stride),
+                    _ => integer::matmul::<S, Narrow, 4, 128>(w, x, rows, outputs, y, stride),
+                },
+                (Precision::Default, _) => {
+                    by_format!(w, integer::matmul::<S, Wide>(w, x, rows, outputs, y, stride));
                 }
             }
         }

@@ -1,4 +1,4 @@
-use std::{arch::x86_64::*, hint::black_box};
+use std::arch::x86_64::*;
 
 use super::Simd;
 
@@ -8,11 +8,10 @@ pub(in super::super) struct Avx2;
 
 impl Simd for Avx2 {
     type Floats = __m256;
-    type Block = [__m256i; 4]; // evens of inputs 0..32, evens of 32..64, then the odds
-    type Nibbles = (__m256i, __m128i); // mask of the low one, shift to the high one
+    type Ints = __m256i;
 
     const LANES: usize = 8;
-    const GEMV_OUTPUTS: usize = 4;
+    const TILE_ROWS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {
@@ -143,87 +142,107 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn nibbles() -> (__m256i, __m128i) {
+    unsafe fn zero() -> __m256i {
         // SAFETY: the trait's contract.
-        unsafe { (_mm256_set1_epi16(black_box(0xF)), _mm_cvtsi32_si128(black_box(4))) }
+        unsafe { _mm256_setzero_si256() }
     }
 
     #[inline(always)]
-    unsafe fn unpack4(p: *const u8, (low, shift): (__m256i, __m128i)) -> [__m256i; 4] {
-        // SAFETY: the trait's contract: two loads of 16 bytes.
+    unsafe fn load_ints(p: *const u32) -> __m256i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm256_loadu_si256(p.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_ints(p: *mut u32, a: __m256i) {
+        // SAFETY: the trait's contract.
+        unsafe { _mm256_storeu_si256(p.cast(), a) }
+    }
+
+    #[inline(always)]
+    unsafe fn broadcast(p: *const u32) -> __m256i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm256_set1_epi32(p.cast::<i32>().read_unaligned()) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_ints(a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(a: __m256i) -> __m256 {
+        // SAFETY: the trait's contract.
+        unsafe { _mm256_cvtepi32_ps(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn low_bf16(a: __m256i) -> __m256 {
+        // SAFETY: the trait's contract.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(a)) }
+    }
+
+    #[inline(always)]
+    unsafe fn high_bf16(a: __m256i) -> __m256 {
+        // SAFETY: the trait's contract.
+        unsafe { _mm256_castsi256_ps(_mm256_and_si256(a, _mm256_set1_epi32(-0x1_0000))) }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose<const WHOLE: bool>(
+        rows: *const u8,
+        stride: usize,
+        words: usize,
+    ) -> [__m256i; 8] {
+        // SAFETY: the trait's contract: 32 bytes or `words` words of 8 rows.
         unsafe {
-            let first = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
-            let second = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.add(16).cast()));
+            let mask = _mm256_cmpgt_epi32(
+                _mm256_set1_epi32(words as i32),
+                _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+            );
+            let a = transpose4::<WHOLE>(rows, stride, mask);
+            let b = transpose4::<WHOLE>(rows.add(4 * stride), stride, mask);
             [
-                _mm256_and_si256(first, low),
-                _mm256_and_si256(second, low),
-                _mm256_srl_epi16(first, shift),
-                _mm256_srl_epi16(second, shift),
+                _mm256_permute2x128_si256::<0x20>(a[0], b[0]),
+                _mm256_permute2x128_si256::<0x20>(a[1], b[1]),
+                _mm256_permute2x128_si256::<0x20>(a[2], b[2]),
+                _mm256_permute2x128_si256::<0x20>(a[3], b[3]),
+                _mm256_permute2x128_si256::<0x31>(a[0], b[0]),
+                _mm256_permute2x128_si256::<0x31>(a[1], b[1]),
+                _mm256_permute2x128_si256::<0x31>(a[2], b[2]),
+                _mm256_permute2x128_si256::<0x31>(a[3], b[3]),
             ]
         }
     }
 
     #[inline(always)]
-    unsafe fn unpack8(p: *const u8) -> [__m256i; 4] {
-        // SAFETY: the trait's contract: two loads of 32 bytes.
+    unsafe fn shift_and(a: __m256i, bits: u32, mask: u32) -> __m256i {
+        // SAFETY: the trait's contract.
         unsafe {
-            let first = _mm256_loadu_si256(p.cast());
-            let second = _mm256_loadu_si256(p.add(32).cast());
-            let low = _mm256_set1_epi16(0xFF);
-            [
-                _mm256_and_si256(first, low),
-                _mm256_and_si256(second, low),
-                _mm256_srli_epi16::<8>(first),
-                _mm256_srli_epi16::<8>(second),
-            ]
+            let shifted = _mm256_srl_epi32(a, _mm_cvtsi32_si128(bits as i32));
+            _mm256_and_si256(shifted, _mm256_set1_epi32(mask as i32))
         }
     }
 
     #[inline(always)]
-    unsafe fn load_block(p: *const i16) -> [__m256i; 4] {
-        // SAFETY: the trait's contract: 64 i16 are four vectors.
-        unsafe {
-            [
-                _mm256_loadu_si256(p.cast()),
-                _mm256_loadu_si256(p.add(16).cast()),
-                _mm256_loadu_si256(p.add(32).cast()),
-                _mm256_loadu_si256(p.add(48).cast()),
-            ]
-        }
+    unsafe fn join(low: __m256i, high: __m256i) -> __m256i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm256_or_si256(low, _mm256_slli_epi32::<16>(high)) }
     }
 
     #[inline(always)]
-    unsafe fn store_block(p: *mut i16, a: [__m256i; 4]) {
-        // SAFETY: the trait's contract: 64 i16 are four vectors.
-        unsafe {
-            _mm256_storeu_si256(p.cast(), a[0]);
-            _mm256_storeu_si256(p.add(16).cast(), a[1]);
-            _mm256_storeu_si256(p.add(32).cast(), a[2]);
-            _mm256_storeu_si256(p.add(48).cast(), a[3]);
-        }
+    unsafe fn dot_words(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm256_add_epi32(acc, _mm256_madd_epi16(w, x)) }
     }
 
     #[inline(always)]
-    unsafe fn dot<const HALVES: bool>(
-        acc: __m256,
-        a: [__m256i; 4],
-        b: *const i16,
-        scale_x: __m256,
-        scale_w: *const f32,
-    ) -> __m256 {
-        // SAFETY: the trait's contract: 64 i16 at `b`, one or two scales.
+    unsafe fn dot_bytes(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+        // SAFETY: the trait's contract. Pairs of products are at most 2 · 15 · 128: no saturation.
         unsafe {
-            let b = Self::load_block(b);
-            let (even0, odd0) = (_mm256_madd_epi16(a[0], b[0]), _mm256_madd_epi16(a[2], b[2]));
-            let (even1, odd1) = (_mm256_madd_epi16(a[1], b[1]), _mm256_madd_epi16(a[3], b[3]));
-            let first = _mm256_add_epi32(even0, odd0);
-            let second = _mm256_add_epi32(even1, odd1);
-            if HALVES {
-                let acc = add_scaled(acc, first, scale_x, scale_w);
-                add_scaled(acc, second, scale_x, scale_w.add(1))
-            } else {
-                add_scaled(acc, _mm256_add_epi32(first, second), scale_x, scale_w)
-            }
+            let pairs = _mm256_maddubs_epi16(w, x);
+            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         }
     }
 
@@ -231,16 +250,23 @@ impl Simd for Avx2 {
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
         // SAFETY: the trait's contract: 64 f32 read, 64 i16 written.
         unsafe {
-            let low = _mm256_set1_epi32(0xFFFF);
-            for half in 0..2 {
-                let ab = words16(x.add(32 * half), factor);
-                let cd = words16(x.add(32 * half + 16), factor);
-                let evens =
-                    _mm256_packus_epi32(_mm256_and_si256(ab, low), _mm256_and_si256(cd, low));
-                let odds =
-                    _mm256_packus_epi32(_mm256_srli_epi32::<16>(ab), _mm256_srli_epi32::<16>(cd));
-                _mm256_storeu_si256(out.add(16 * half).cast(), in_order(evens));
-                _mm256_storeu_si256(out.add(32 + 16 * half).cast(), in_order(odds));
+            for at in (0..64).step_by(8) {
+                let words = words8(x.add(at), factor);
+                let order = _mm_set_epi8(15, 14, 7, 6, 13, 12, 5, 4, 11, 10, 3, 2, 9, 8, 1, 0);
+                _mm_storeu_si128(out.add(at).cast(), _mm_shuffle_epi8(words, order));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize_narrow(x: *const f32, factor: f32, out: *mut i8) {
+        // SAFETY: the trait's contract: 64 f32 read, 64 i8 written.
+        unsafe {
+            for at in (0..64).step_by(16) {
+                let (a, b) = (words8(x.add(at), factor), words8(x.add(at + 8), factor));
+                let bytes = _mm_packs_epi16(a, b);
+                let order = _mm_set_epi8(15, 13, 11, 9, 14, 12, 10, 8, 7, 5, 3, 1, 6, 4, 2, 0);
+                _mm_storeu_si128(out.add(at).cast(), _mm_shuffle_epi8(bytes, order));
             }
         }
     }
@@ -252,31 +278,45 @@ impl Simd for Avx2 {
     }
 }
 
-/// `acc + scale_w · (scale_x · sums)`
+/// Of 4 rows: vector i holds word i, then word i + 4.
 #[inline(always)]
-unsafe fn add_scaled(acc: __m256, sums: __m256i, scale_x: __m256, scale_w: *const f32) -> __m256 {
-    // SAFETY: the caller gives a readable scale.
+unsafe fn transpose4<const WHOLE: bool>(
+    rows: *const u8,
+    stride: usize,
+    mask: __m256i,
+) -> [__m256i; 4] {
+    // SAFETY: the caller gives 4 rows of 32 bytes, or of the words in the mask.
     unsafe {
-        let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scale_x);
-        _mm256_fmadd_ps(_mm256_broadcast_ss(&*scale_w), scaled, acc)
+        let r0 = row::<WHOLE>(rows, mask);
+        let r1 = row::<WHOLE>(rows.add(stride), mask);
+        let r2 = row::<WHOLE>(rows.add(2 * stride), mask);
+        let r3 = row::<WHOLE>(rows.add(3 * stride), mask);
+        let (t0, t1) = (_mm256_unpacklo_epi32(r0, r1), _mm256_unpackhi_epi32(r0, r1));
+        let (t2, t3) = (_mm256_unpacklo_epi32(r2, r3), _mm256_unpackhi_epi32(r2, r3));
+        [
+            _mm256_unpacklo_epi64(t0, t2),
+            _mm256_unpackhi_epi64(t0, t2),
+            _mm256_unpacklo_epi64(t1, t3),
+            _mm256_unpackhi_epi64(t1, t3),
+        ]
     }
 }
 
-/// 16 values as rounded i16.
 #[inline(always)]
-unsafe fn words16(x: *const f32, factor: f32) -> __m256i {
-    // SAFETY: the caller gives 16 readable f32.
+unsafe fn row<const WHOLE: bool>(p: *const u8, mask: __m256i) -> __m256i {
+    // SAFETY: passed on from the caller.
     unsafe {
-        let factor = _mm256_set1_ps(factor);
-        let a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), factor));
-        let b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x.add(8)), factor));
-        in_order(_mm256_packs_epi32(a, b))
+        if WHOLE { _mm256_loadu_si256(p.cast()) } else { _mm256_maskload_epi32(p.cast(), mask) }
     }
 }
 
-/// Packing keeps each 128-bit lane to itself, [a0 b0 a1 b1]: this makes it [a0 a1 b0 b1].
+/// Eight values times `factor`, rounded to i16.
 #[inline(always)]
-unsafe fn in_order(x: __m256i) -> __m256i {
-    // SAFETY: the processor has AVX2.
-    unsafe { _mm256_permute4x64_epi64::<0b11_01_10_00>(x) }
+unsafe fn words8(x: *const f32, factor: f32) -> __m128i {
+    // SAFETY: the caller gives 8 readable f32.
+    unsafe {
+        let x = _mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(factor));
+        let x = _mm256_cvtps_epi32(x);
+        _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x))
+    }
 }

@@ -1,4 +1,4 @@
-use std::{arch::x86_64::*, hint::black_box};
+use std::arch::x86_64::*;
 
 use super::{Simd, avx2::Avx2};
 
@@ -8,11 +8,10 @@ pub(in super::super) struct Avx512;
 
 impl Simd for Avx512 {
     type Floats = __m512;
-    type Block = [__m512i; 2]; // evens, odds
-    type Nibbles = (__m512i, __m512i); // mask of the low one, shift to the high one
+    type Ints = __m512i;
 
     const LANES: usize = 16;
-    const GEMV_OUTPUTS: usize = 4;
+    const TILE_ROWS: usize = 8;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -144,79 +143,126 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn nibbles() -> (__m512i, __m512i) {
+    unsafe fn zero() -> __m512i {
         // SAFETY: the trait's contract.
-        unsafe { (_mm512_set1_epi16(black_box(0xF)), _mm512_set1_epi16(black_box(4))) }
+        unsafe { _mm512_setzero_si512() }
     }
 
     #[inline(always)]
-    unsafe fn unpack4(p: *const u8, (low, shift): (__m512i, __m512i)) -> [__m512i; 2] {
-        // SAFETY: the trait's contract: one load of 32 bytes.
+    unsafe fn load_ints(p: *const u32) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_ints(p: *mut u32, a: __m512i) {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_storeu_si512(p.cast(), a) }
+    }
+
+    #[inline(always)]
+    unsafe fn broadcast(p: *const u32) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_ints(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(a: __m512i) -> __m512 {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_cvtepi32_ps(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn low_bf16(a: __m512i) -> __m512 {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(a)) }
+    }
+
+    #[inline(always)]
+    unsafe fn high_bf16(a: __m512i) -> __m512 {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32(-0x1_0000))) }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose<const WHOLE: bool>(
+        rows: *const u8,
+        stride: usize,
+        words: usize,
+    ) -> [__m512i; 8] {
+        // SAFETY: the trait's contract: 32 bytes or `words` words of 16 rows.
         unsafe {
-            let bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(p.cast()));
-            [_mm512_and_si512(bytes, low), _mm512_srlv_epi16(bytes, shift)]
+            let mask = (1u16 << words).wrapping_sub(1) as u8;
+            let a = transpose4::<WHOLE>(rows, stride, mask);
+            let b = transpose4::<WHOLE>(rows.add(8 * stride), stride, mask);
+            [
+                _mm512_shuffle_i64x2::<0b10_00_10_00>(a[0], b[0]),
+                _mm512_shuffle_i64x2::<0b10_00_10_00>(a[1], b[1]),
+                _mm512_shuffle_i64x2::<0b10_00_10_00>(a[2], b[2]),
+                _mm512_shuffle_i64x2::<0b10_00_10_00>(a[3], b[3]),
+                _mm512_shuffle_i64x2::<0b11_01_11_01>(a[0], b[0]),
+                _mm512_shuffle_i64x2::<0b11_01_11_01>(a[1], b[1]),
+                _mm512_shuffle_i64x2::<0b11_01_11_01>(a[2], b[2]),
+                _mm512_shuffle_i64x2::<0b11_01_11_01>(a[3], b[3]),
+            ]
         }
     }
 
     #[inline(always)]
-    unsafe fn unpack8(p: *const u8) -> [__m512i; 2] {
-        // SAFETY: the trait's contract: one load of 64 bytes.
+    unsafe fn shift_and(a: __m512i, bits: u32, mask: u32) -> __m512i {
+        // SAFETY: the trait's contract.
         unsafe {
-            let bytes = _mm512_loadu_si512(p.cast());
-            let low = _mm512_set1_epi16(0xFF);
-            [_mm512_and_si512(bytes, low), _mm512_srli_epi16::<8>(bytes)]
+            let shifted = _mm512_srl_epi32(a, _mm_cvtsi32_si128(bits as i32));
+            _mm512_and_si512(shifted, _mm512_set1_epi32(mask as i32))
         }
     }
 
     #[inline(always)]
-    unsafe fn load_block(p: *const i16) -> [__m512i; 2] {
-        // SAFETY: the trait's contract: 64 i16 are two vectors.
-        unsafe { [_mm512_loadu_si512(p.cast()), _mm512_loadu_si512(p.add(32).cast())] }
+    unsafe fn join(low: __m512i, high: __m512i) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_or_si512(low, _mm512_slli_epi32::<16>(high)) }
     }
 
     #[inline(always)]
-    unsafe fn store_block(p: *mut i16, a: [__m512i; 2]) {
-        // SAFETY: the trait's contract: 64 i16 are two vectors.
-        unsafe {
-            _mm512_storeu_si512(p.cast(), a[0]);
-            _mm512_storeu_si512(p.add(32).cast(), a[1]);
-        }
+    unsafe fn dot_words(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_dpwssd_epi32(acc, w, x) }
     }
 
     #[inline(always)]
-    unsafe fn dot<const HALVES: bool>(
-        acc: __m512,
-        a: [__m512i; 2],
-        b: *const i16,
-        scale_x: __m512,
-        scale_w: *const f32,
-    ) -> __m512 {
-        // SAFETY: the trait's contract: 64 i16 at `b`, one or two scales.
-        unsafe {
-            let b = Self::load_block(b);
-            let evens = _mm512_dpwssd_epi32(_mm512_setzero_si512(), a[0], b[0]);
-            let sums = _mm512_dpwssd_epi32(evens, a[1], b[1]);
-            // A lane sums four neighbours: lanes 0..8 are the first 32 elements.
-            let mut scale = _mm512_set1_ps(*scale_w);
-            if HALVES {
-                scale = _mm512_mask_blend_ps(0xFF00, scale, _mm512_set1_ps(*scale_w.add(1)));
-            }
-            _mm512_fmadd_ps(scale, _mm512_mul_ps(_mm512_cvtepi32_ps(sums), scale_x), acc)
-        }
+    unsafe fn dot_bytes(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_dpbusd_epi32(acc, w, x) }
     }
 
     #[inline(always)]
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
         // SAFETY: the trait's contract: 64 f32 read, 64 i16 written.
         unsafe {
-            for half in 0..2 {
-                let low = words16(x.add(32 * half), factor);
-                let high = words16(x.add(32 * half + 16), factor);
-                let words = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
-                let evens = _mm512_cvtepi32_epi16(words);
-                let odds = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(words));
-                _mm256_storeu_si256(out.add(16 * half).cast(), evens);
-                _mm256_storeu_si256(out.add(32 + 16 * half).cast(), odds);
+            let order = _mm_set_epi8(15, 14, 7, 6, 13, 12, 5, 4, 11, 10, 3, 2, 9, 8, 1, 0);
+            let order = _mm256_broadcastsi128_si256(order);
+            for at in (0..64).step_by(16) {
+                let words = _mm512_cvtsepi32_epi16(rounded(x.add(at), factor));
+                let words = _mm256_shuffle_epi8(words, order);
+                _mm256_storeu_si256(out.add(at).cast(), words);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize_narrow(x: *const f32, factor: f32, out: *mut i8) {
+        // SAFETY: the trait's contract: 64 f32 read, 64 i8 written.
+        unsafe {
+            let order = _mm_set_epi8(15, 13, 11, 9, 14, 12, 10, 8, 7, 5, 3, 1, 6, 4, 2, 0);
+            for at in (0..64).step_by(16) {
+                let bytes = _mm512_cvtsepi32_epi8(rounded(x.add(at), factor));
+                _mm_storeu_si128(out.add(at).cast(), _mm_shuffle_epi8(bytes, order));
             }
         }
     }
@@ -237,12 +283,45 @@ unsafe fn halves(a: __m512) -> (__m256, __m256) {
     }
 }
 
-/// 16 values as rounded i16.
+/// Of 8 rows: vector i holds word i of rows 0..4, word i + 4 of these, then both of rows 4..8.
 #[inline(always)]
-unsafe fn words16(x: *const f32, factor: f32) -> __m256i {
-    // SAFETY: the caller gives 16 readable f32.
+unsafe fn transpose4<const WHOLE: bool>(rows: *const u8, stride: usize, mask: u8) -> [__m512i; 4] {
+    // SAFETY: the caller gives 8 rows of 32 bytes, or of the words in the mask.
     unsafe {
-        let scaled = _mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(factor));
-        _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(scaled))
+        // Rows 4 apart share a register, so that the last step puts lanes in order.
+        let r0 = row_pair::<WHOLE>(rows, stride, mask);
+        let r1 = row_pair::<WHOLE>(rows.add(stride), stride, mask);
+        let r2 = row_pair::<WHOLE>(rows.add(2 * stride), stride, mask);
+        let r3 = row_pair::<WHOLE>(rows.add(3 * stride), stride, mask);
+        let (t0, t1) = (_mm512_unpacklo_epi32(r0, r1), _mm512_unpackhi_epi32(r0, r1));
+        let (t2, t3) = (_mm512_unpacklo_epi32(r2, r3), _mm512_unpackhi_epi32(r2, r3));
+        [
+            _mm512_unpacklo_epi64(t0, t2),
+            _mm512_unpackhi_epi64(t0, t2),
+            _mm512_unpacklo_epi64(t1, t3),
+            _mm512_unpackhi_epi64(t1, t3),
+        ]
     }
+}
+
+/// The row at `p` and the one 4 rows on, 32 bytes each.
+#[inline(always)]
+unsafe fn row_pair<const WHOLE: bool>(p: *const u8, stride: usize, mask: u8) -> __m512i {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let (low, high) = (p.cast::<i32>(), p.add(4 * stride).cast::<i32>());
+        let (low, high) = if WHOLE {
+            (_mm256_loadu_si256(low.cast()), _mm256_loadu_si256(high.cast()))
+        } else {
+            (_mm256_maskz_loadu_epi32(mask, low), _mm256_maskz_loadu_epi32(mask, high))
+        };
+        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+    }
+}
+
+/// 16 values times `factor`, rounded to integers.
+#[inline(always)]
+unsafe fn rounded(x: *const f32, factor: f32) -> __m512i {
+    // SAFETY: the caller gives 16 readable f32.
+    unsafe { _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(factor))) }
 }

@@ -20,15 +20,13 @@ pub(super) mod portable;
 pub(super) trait Simd: Copy + 'static {
     /// `LANES` f32.
     type Floats: Copy;
-    /// 64 elements of i16, evens before odds.
-    type Block: Copy;
-    /// What `unpack4` takes nibbles apart with.
-    type Nibbles: Copy;
+    /// LANES words of 4 bytes: integers, or packed elements.
+    type Ints: Copy;
 
     /// Number of f32 in `Floats`: 8 or 16.
     const LANES: usize;
-    /// Output rows that a product with one activation row walks together.
-    const GEMV_OUTPUTS: usize;
+    /// Rows of activations whose sums of two vectors stay in registers: 4 or 8.
+    const TILE_ROWS: usize;
 
     unsafe fn splat(x: f32) -> Self::Floats;
     unsafe fn load(p: *const f32) -> Self::Floats;
@@ -60,29 +58,37 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn sum(a: Self::Floats) -> f32;
     unsafe fn largest(a: Self::Floats) -> f32;
 
-    /// Made once before a loop. Opaque to the compiler, which would otherwise take bytes apart
-    /// before it widens them: twice the instructions.
-    unsafe fn nibbles() -> Self::Nibbles;
-    /// Unpacks 64 elements of 4 bits: reads 32 bytes.
-    unsafe fn unpack4(p: *const u8, nibbles: Self::Nibbles) -> Self::Block;
-    /// Unpacks 64 elements of 8 bits: reads 64 bytes.
-    unsafe fn unpack8(p: *const u8) -> Self::Block;
-    /// Reads 64 i16.
-    unsafe fn load_block(p: *const i16) -> Self::Block;
-    /// Writes 64 i16.
-    unsafe fn store_block(p: *mut i16, a: Self::Block);
-    /// `acc + scale_w · (scale_x · Σ a·b)` over a block, spread over the lanes in a fixed way; the
-    /// sums of products are exact. With `HALVES`, `scale_w[0]` is for the first 32 elements of
-    /// the block and `scale_w[1]` for the others. `b` points at 64 i16.
-    unsafe fn dot<const HALVES: bool>(
-        acc: Self::Floats,
-        a: Self::Block,
-        b: *const i16,
-        scale_x: Self::Floats,
-        scale_w: *const f32,
-    ) -> Self::Floats;
-    /// Rounds `x * factor` to i16 and puts evens before odds: reads 64 f32, writes 64 i16.
+    unsafe fn zero() -> Self::Ints;
+    unsafe fn load_ints(p: *const u32) -> Self::Ints;
+    unsafe fn store_ints(p: *mut u32, a: Self::Ints);
+    /// The word at `p` in every lane.
+    unsafe fn broadcast(p: *const u32) -> Self::Ints;
+    unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// Signed integers as f32.
+    unsafe fn to_floats(a: Self::Ints) -> Self::Floats;
+    /// The low half of each word as bf16.
+    unsafe fn low_bf16(a: Self::Ints) -> Self::Floats;
+    /// The high half of each word as bf16.
+    unsafe fn high_bf16(a: Self::Ints) -> Self::Floats;
+    /// Word i of LANES rows, `stride` bytes apart, as vector i. Reads 32 bytes of each row with
+    /// WHOLE; else only the first `words` words, and the vectors after them mean nothing.
+    unsafe fn transpose<const WHOLE: bool>(
+        rows: *const u8,
+        stride: usize,
+        words: usize,
+    ) -> [Self::Ints; 8];
+    /// `a >> bits & mask` in each word.
+    unsafe fn shift_and(a: Self::Ints, bits: u32, mask: u32) -> Self::Ints;
+    /// `low | high << 16` in each word.
+    unsafe fn join(low: Self::Ints, high: Self::Ints) -> Self::Ints;
+    /// `acc + Σ w·x` over the two i16 of each word.
+    unsafe fn dot_words(acc: Self::Ints, w: Self::Ints, x: Self::Ints) -> Self::Ints;
+    /// `acc + Σ w·x` over the four bytes of each word; `w` below 16, `x` signed.
+    unsafe fn dot_bytes(acc: Self::Ints, w: Self::Ints, x: Self::Ints) -> Self::Ints;
+    /// Rounds 64 `x * factor` to i16, each eight in the order 0 4 1 5 2 6 3 7.
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16);
+    /// Rounds 64 `x * factor` to i8, each eight in the order 0 2 4 6 1 3 5 7.
+    unsafe fn quantize_narrow(x: *const f32, factor: f32, out: *mut i8);
     /// Asks for the cache line at `p` ahead of its use; any address will do.
     unsafe fn prefetch(p: *const u8);
 }

@@ -8,6 +8,7 @@ pub(in super::super) struct Neon;
 
 /// Eight lanes in two registers.
 type Floats = [float32x4_t; 2];
+type Ints = [int32x4_t; 2];
 
 /// Applies an intrinsic of four lanes to both registers.
 macro_rules! both {
@@ -19,11 +20,10 @@ macro_rules! both {
 
 impl Simd for Neon {
     type Floats = Floats;
-    type Block = [int16x8_t; 8]; // evens of inputs 0..16, of 16..32, and so on, then the odds
-    type Nibbles = ();
+    type Ints = Ints;
 
     const LANES: usize = 8;
-    const GEMV_OUTPUTS: usize = 4;
+    const TILE_ROWS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Floats {
@@ -151,85 +151,140 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn nibbles() {}
+    unsafe fn zero() -> Ints {
+        // SAFETY: the trait's contract.
+        unsafe { [vdupq_n_s32(0); 2] }
+    }
 
     #[inline(always)]
-    unsafe fn unpack4(p: *const u8, (): ()) -> [int16x8_t; 8] {
-        // SAFETY: the trait's contract: two loads of 16 bytes.
+    unsafe fn load_ints(p: *const u32) -> Ints {
+        // SAFETY: the trait's contract.
+        unsafe { [vld1q_s32(p.cast()), vld1q_s32(p.add(4).cast())] }
+    }
+
+    #[inline(always)]
+    unsafe fn store_ints(p: *mut u32, a: Ints) {
+        // SAFETY: the trait's contract.
         unsafe {
-            let (first, second) = (vld1q_u8(p), vld1q_u8(p.add(16)));
-            let low = vdupq_n_u8(0xF);
-            let [a, b] = widen(vandq_u8(first, low));
-            let [c, d] = widen(vandq_u8(second, low));
-            let [e, f] = widen(vshrq_n_u8::<4>(first));
-            let [g, h] = widen(vshrq_n_u8::<4>(second));
-            [a, b, c, d, e, f, g, h]
+            vst1q_s32(p.cast(), a[0]);
+            vst1q_s32(p.add(4).cast(), a[1]);
         }
     }
 
     #[inline(always)]
-    unsafe fn unpack8(p: *const u8) -> [int16x8_t; 8] {
-        // SAFETY: the trait's contract: two loads of 32 bytes, evens and odds apart.
-        unsafe {
-            let (first, second) = (vld2q_u8(p), vld2q_u8(p.add(32)));
-            let [a, b] = widen(first.0);
-            let [c, d] = widen(second.0);
-            let [e, f] = widen(first.1);
-            let [g, h] = widen(second.1);
-            [a, b, c, d, e, f, g, h]
-        }
+    unsafe fn broadcast(p: *const u32) -> Ints {
+        // SAFETY: the trait's contract.
+        unsafe { [vdupq_n_s32(p.cast::<i32>().read_unaligned()); 2] }
     }
 
     #[inline(always)]
-    unsafe fn load_block(p: *const i16) -> [int16x8_t; 8] {
-        // SAFETY: the trait's contract: 64 i16 are eight registers.
+    unsafe fn add_ints(a: Ints, b: Ints) -> Ints {
+        both!(vaddq_s32(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(a: Ints) -> Floats {
+        both!(vcvtq_f32_s32(a))
+    }
+
+    #[inline(always)]
+    unsafe fn low_bf16(a: Ints) -> Floats {
+        // SAFETY: the trait's contract.
         unsafe {
             [
-                vld1q_s16(p),
-                vld1q_s16(p.add(8)),
-                vld1q_s16(p.add(16)),
-                vld1q_s16(p.add(24)),
-                vld1q_s16(p.add(32)),
-                vld1q_s16(p.add(40)),
-                vld1q_s16(p.add(48)),
-                vld1q_s16(p.add(56)),
+                vreinterpretq_f32_s32(vshlq_n_s32::<16>(a[0])),
+                vreinterpretq_f32_s32(vshlq_n_s32::<16>(a[1])),
             ]
         }
     }
 
     #[inline(always)]
-    unsafe fn store_block(p: *mut i16, a: [int16x8_t; 8]) {
-        for (i, words) in a.into_iter().enumerate() {
-            // SAFETY: the trait's contract: 64 i16 are eight registers.
-            unsafe { vst1q_s16(p.add(8 * i), words) }
+    unsafe fn high_bf16(a: Ints) -> Floats {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let mask = vdupq_n_s32(-0x1_0000);
+            [
+                vreinterpretq_f32_s32(vandq_s32(a[0], mask)),
+                vreinterpretq_f32_s32(vandq_s32(a[1], mask)),
+            ]
         }
     }
 
     #[inline(always)]
-    unsafe fn dot<const HALVES: bool>(
-        acc: Floats,
-        a: [int16x8_t; 8],
-        b: *const i16,
-        scale_x: Floats,
-        scale_w: *const f32,
-    ) -> Floats {
-        // SAFETY: the trait's contract: 64 i16 at `b`, one or two scales.
+    unsafe fn transpose<const WHOLE: bool>(
+        rows: *const u8,
+        stride: usize,
+        words: usize,
+    ) -> [Ints; 8] {
+        // SAFETY: the trait's contract: 32 bytes or `words` words of 8 rows.
         unsafe {
-            let b = Self::load_block(b);
-            let mut sums = [[vdupq_n_s32(0); 2]; 2]; // of the first and the second 32 elements
-            for i in 0..8 {
-                let half = &mut sums[i / 2 % 2];
-                half[0] = vmlal_s16(half[0], vget_low_s16(a[i]), vget_low_s16(b[i]));
-                half[1] = vmlal_high_s16(half[1], a[i], b[i]);
+            let mut out = [[vdupq_n_s32(0); 2]; 8];
+            for quarter in 0..2 {
+                let rows = rows.add(4 * quarter * stride);
+                let mut halves = [[vdupq_n_s32(0); 4]; 2];
+                for i in 0..4 {
+                    let row = row::<WHOLE>(rows.add(i * stride), words);
+                    halves[0][i] = row[0];
+                    halves[1][i] = row[1];
+                }
+                for half in 0..2 {
+                    let columns = transpose4(halves[half]);
+                    for i in 0..4 {
+                        out[4 * half + i][quarter] = columns[i];
+                    }
+                }
             }
-            let [first, second] = sums;
-            if HALVES {
-                let acc = add_scaled(acc, first, scale_x, *scale_w);
-                add_scaled(acc, second, scale_x, *scale_w.add(1))
-            } else {
-                let all = [vaddq_s32(first[0], second[0]), vaddq_s32(first[1], second[1])];
-                add_scaled(acc, all, scale_x, *scale_w)
+            out
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_and(a: Ints, bits: u32, mask: u32) -> Ints {
+        // SAFETY: the trait's contract. A shift to the left by a negative number goes right.
+        unsafe {
+            let (bits, mask) = (vdupq_n_s32(-(bits as i32)), vdupq_n_u32(mask));
+            let low = vandq_u32(vshlq_u32(vreinterpretq_u32_s32(a[0]), bits), mask);
+            let high = vandq_u32(vshlq_u32(vreinterpretq_u32_s32(a[1]), bits), mask);
+            [vreinterpretq_s32_u32(low), vreinterpretq_s32_u32(high)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn join(low: Ints, high: Ints) -> Ints {
+        // SAFETY: the trait's contract.
+        unsafe {
+            [
+                vorrq_s32(low[0], vshlq_n_s32::<16>(high[0])),
+                vorrq_s32(low[1], vshlq_n_s32::<16>(high[1])),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_words(acc: Ints, w: Ints, x: Ints) -> Ints {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let mut out = acc;
+            for i in 0..2 {
+                let (w, x) = (vreinterpretq_s16_s32(w[i]), vreinterpretq_s16_s32(x[i]));
+                let low = vmull_s16(vget_low_s16(w), vget_low_s16(x));
+                out[i] = vaddq_s32(acc[i], vpaddq_s32(low, vmull_high_s16(w, x)));
             }
+            out
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bytes(acc: Ints, w: Ints, x: Ints) -> Ints {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let mut out = acc;
+            for i in 0..2 {
+                let (w, x) = (vreinterpretq_s8_s32(w[i]), vreinterpretq_s8_s32(x[i]));
+                let low = vmull_s8(vget_low_s8(w), vget_low_s8(x));
+                out[i] = vpadalq_s16(acc[i], vpaddq_s16(low, vmull_high_s8(w, x)));
+            }
+            out
         }
     }
 
@@ -237,12 +292,22 @@ impl Simd for Neon {
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
         // SAFETY: the trait's contract: 64 f32 read, 64 i16 written.
         unsafe {
-            for i in 0..4 {
-                let pairs = [vld2q_f32(x.add(16 * i)), vld2q_f32(x.add(16 * i + 8))];
-                let evens = [rounded(pairs[0].0, factor), rounded(pairs[1].0, factor)];
-                let odds = [rounded(pairs[0].1, factor), rounded(pairs[1].1, factor)];
-                vst1q_s16(out.add(8 * i), vcombine_s16(evens[0], evens[1]));
-                vst1q_s16(out.add(32 + 8 * i), vcombine_s16(odds[0], odds[1]));
+            for at in (0..64).step_by(8) {
+                let low = rounded(vld1q_f32(x.add(at)), factor);
+                let high = rounded(vld1q_f32(x.add(at + 4)), factor);
+                vst1q_s16(out.add(at), vcombine_s16(vzip1_s16(low, high), vzip2_s16(low, high)));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize_narrow(x: *const f32, factor: f32, out: *mut i8) {
+        // SAFETY: the trait's contract: 64 f32 read, 64 i8 written.
+        unsafe {
+            for at in (0..64).step_by(8) {
+                let pairs = vld2q_f32(x.add(at));
+                let (evens, odds) = (rounded(pairs.0, factor), rounded(pairs.1, factor));
+                vst1_s8(out.add(at), vqmovn_s16(vcombine_s16(evens, odds)));
             }
         }
     }
@@ -260,14 +325,35 @@ unsafe fn pow2(a: float32x4_t) -> float32x4_t {
     }
 }
 
-/// 16 bytes as 16 words.
+/// A row's 32 bytes, or its first `words` words and zeros.
 #[inline(always)]
-unsafe fn widen(bytes: uint8x16_t) -> [int16x8_t; 2] {
+unsafe fn row<const WHOLE: bool>(p: *const u8, words: usize) -> Ints {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let mut copy = [0u8; 32];
+        let mut p = p;
+        if !WHOLE {
+            std::ptr::copy_nonoverlapping(p, copy.as_mut_ptr(), 4 * words);
+            p = copy.as_ptr();
+        }
+        [vld1q_s32(p.cast()), vld1q_s32(p.add(16).cast())]
+    }
+}
+
+/// Word i of four rows as vector i.
+#[inline(always)]
+unsafe fn transpose4([a, b, c, d]: [int32x4_t; 4]) -> [int32x4_t; 4] {
     // SAFETY: the processor has NEON.
     unsafe {
+        let ab_low = vreinterpretq_s64_s32(vtrn1q_s32(a, b));
+        let ab_high = vreinterpretq_s64_s32(vtrn2q_s32(a, b));
+        let cd_low = vreinterpretq_s64_s32(vtrn1q_s32(c, d));
+        let cd_high = vreinterpretq_s64_s32(vtrn2q_s32(c, d));
         [
-            vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(bytes))),
-            vreinterpretq_s16_u16(vmovl_high_u8(bytes)),
+            vreinterpretq_s32_s64(vtrn1q_s64(ab_low, cd_low)),
+            vreinterpretq_s32_s64(vtrn1q_s64(ab_high, cd_high)),
+            vreinterpretq_s32_s64(vtrn2q_s64(ab_low, cd_low)),
+            vreinterpretq_s32_s64(vtrn2q_s64(ab_high, cd_high)),
         ]
     }
 }
@@ -277,15 +363,4 @@ unsafe fn widen(bytes: uint8x16_t) -> [int16x8_t; 2] {
 unsafe fn rounded(x: float32x4_t, factor: f32) -> int16x4_t {
     // SAFETY: the processor has NEON.
     unsafe { vqmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(x, factor))) }
-}
-
-/// `acc + scale_w · (scale_x · sums)`
-#[inline(always)]
-unsafe fn add_scaled(acc: Floats, sums: [int32x4_t; 2], scale_x: Floats, scale_w: f32) -> Floats {
-    // SAFETY: the processor has NEON.
-    unsafe {
-        let low = vmulq_f32(vcvtq_f32_s32(sums[0]), scale_x[0]);
-        let high = vmulq_f32(vcvtq_f32_s32(sums[1]), scale_x[1]);
-        [vfmaq_n_f32(acc[0], low, scale_w), vfmaq_n_f32(acc[1], high, scale_w)]
-    }
 }

@@ -5,6 +5,7 @@ use super::Simd;
 pub(in super::super) struct Portable;
 
 type Floats = [f32; 8];
+type Ints = [u32; 8];
 
 #[inline(always)]
 fn each(f: impl Fn(usize) -> f32) -> Floats {
@@ -13,11 +14,10 @@ fn each(f: impl Fn(usize) -> f32) -> Floats {
 
 impl Simd for Portable {
     type Floats = Floats;
-    type Block = [i16; 64];
-    type Nibbles = ();
+    type Ints = Ints;
 
     const LANES: usize = 8;
-    const GEMV_OUTPUTS: usize = 1;
+    const TILE_ROWS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Floats {
@@ -128,87 +128,123 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn nibbles() {}
-
-    #[inline(always)]
-    unsafe fn unpack4(p: *const u8, (): ()) -> [i16; 64] {
-        // SAFETY: the caller gives 32 readable bytes.
-        let bytes = unsafe { p.cast::<[u8; 32]>().read_unaligned() };
-        let mut block = [0; 64];
-        for (j, &byte) in bytes.iter().enumerate() {
-            block[j] = i16::from(byte & 0xF);
-            block[32 + j] = i16::from(byte >> 4);
-        }
-        block
+    unsafe fn zero() -> Ints {
+        [0; 8]
     }
 
     #[inline(always)]
-    unsafe fn unpack8(p: *const u8) -> [i16; 64] {
-        // SAFETY: the caller gives 64 readable bytes.
-        let bytes = unsafe { p.cast::<[u8; 64]>().read_unaligned() };
-        std::array::from_fn(|i| i16::from(bytes[(i % 32) * 2 + i / 32]))
+    unsafe fn load_ints(p: *const u32) -> Ints {
+        // SAFETY: the caller gives 8 readable words.
+        unsafe { p.cast::<Ints>().read_unaligned() }
     }
 
     #[inline(always)]
-    unsafe fn load_block(p: *const i16) -> [i16; 64] {
-        // SAFETY: the caller gives 64 readable i16.
-        unsafe { p.cast::<[i16; 64]>().read_unaligned() }
+    unsafe fn store_ints(p: *mut u32, a: Ints) {
+        // SAFETY: the caller gives 8 writable words.
+        unsafe { p.cast::<Ints>().write_unaligned(a) }
     }
 
     #[inline(always)]
-    unsafe fn store_block(p: *mut i16, a: [i16; 64]) {
-        // SAFETY: the caller gives 64 writable i16.
-        unsafe { p.cast::<[i16; 64]>().write_unaligned(a) }
+    unsafe fn broadcast(p: *const u32) -> Ints {
+        // SAFETY: the caller gives a readable word.
+        [unsafe { p.read_unaligned() }; 8]
     }
 
     #[inline(always)]
-    unsafe fn dot<const HALVES: bool>(
-        mut acc: Floats,
-        a: [i16; 64],
-        b: *const i16,
-        scale_x: Floats,
-        scale_w: *const f32,
-    ) -> Floats {
-        // SAFETY: the caller gives 64 readable i16, and one scale or two with HALVES.
-        let (b, first, second) = unsafe {
-            let second = if HALVES { *scale_w.add(1) } else { 0.0 };
-            (b.cast::<[i16; 64]>().read_unaligned(), *scale_w, second)
-        };
-        let (even0, even1) = (pairs(&a, &b, 0), pairs(&a, &b, 16));
-        let (odd0, odd1) = (pairs(&a, &b, 32), pairs(&a, &b, 48));
-        for i in 0..8 {
-            let (low, high) = (even0[i] + odd0[i], even1[i] + odd1[i]);
-            if HALVES {
-                acc[i] += first * (scale_x[i] * low as f32);
-                acc[i] += second * (scale_x[i] * high as f32);
-            } else {
-                acc[i] += first * (scale_x[i] * (low + high) as f32);
+    unsafe fn add_ints(a: Ints, b: Ints) -> Ints {
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(a: Ints) -> Floats {
+        each(|i| a[i] as i32 as f32)
+    }
+
+    #[inline(always)]
+    unsafe fn low_bf16(a: Ints) -> Floats {
+        each(|i| f32::from_bits(a[i] << 16))
+    }
+
+    #[inline(always)]
+    unsafe fn high_bf16(a: Ints) -> Floats {
+        each(|i| f32::from_bits(a[i] & 0xFFFF_0000))
+    }
+
+    #[inline(always)]
+    unsafe fn transpose<const WHOLE: bool>(
+        rows: *const u8,
+        stride: usize,
+        words: usize,
+    ) -> [Ints; 8] {
+        let mut out = [[0; 8]; 8];
+        for lane in 0..8 {
+            for (i, out) in out.iter_mut().enumerate().take(if WHOLE { 8 } else { words }) {
+                // SAFETY: the trait's contract: 8 or `words` words of 8 rows.
+                let word = unsafe { rows.add(lane * stride).cast::<u32>().add(i).read_unaligned() };
+                out[lane] = u32::from_le(word);
             }
         }
-        acc
+        out
+    }
+
+    #[inline(always)]
+    unsafe fn shift_and(a: Ints, bits: u32, mask: u32) -> Ints {
+        a.map(|word| word >> bits & mask)
+    }
+
+    #[inline(always)]
+    unsafe fn join(low: Ints, high: Ints) -> Ints {
+        std::array::from_fn(|i| low[i] | high[i] << 16)
+    }
+
+    #[inline(always)]
+    unsafe fn dot_words(acc: Ints, w: Ints, x: Ints) -> Ints {
+        std::array::from_fn(|i| {
+            let low = i32::from(w[i] as i16) * i32::from(x[i] as i16);
+            let high = ((w[i] as i32) >> 16) * ((x[i] as i32) >> 16);
+            acc[i].wrapping_add(low as u32).wrapping_add(high as u32)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bytes(acc: Ints, w: Ints, x: Ints) -> Ints {
+        std::array::from_fn(|i| {
+            let byte = |at: u32| {
+                let x = i32::from((x[i] >> at) as i8);
+                (w[i] >> at & 0xFF) as i32 * x
+            };
+            acc[i].wrapping_add((byte(0) + byte(8) + byte(16) + byte(24)) as u32)
+        })
     }
 
     #[inline(always)]
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
-        // SAFETY: the caller gives 64 readable f32.
-        let x = unsafe { x.cast::<[f32; 64]>().read_unaligned() };
-        let block: [i16; 64] =
-            std::array::from_fn(|i| (x[(i % 32) * 2 + i / 32] * factor).round_ties_even() as i16);
-        // SAFETY: the caller gives 64 writable i16.
-        unsafe { out.cast::<[i16; 64]>().write_unaligned(block) }
+        const ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+        // SAFETY: the caller gives 64 readable f32 and 64 writable i16.
+        unsafe {
+            let x = x.cast::<[f32; 64]>().read_unaligned();
+            let words: [i16; 64] = std::array::from_fn(|i| {
+                (x[i / 8 * 8 + ORDER[i % 8]] * factor).round_ties_even() as i16
+            });
+            out.cast::<[i16; 64]>().write_unaligned(words);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize_narrow(x: *const f32, factor: f32, out: *mut i8) {
+        const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+        // SAFETY: the caller gives 64 readable f32 and 64 writable i8.
+        unsafe {
+            let x = x.cast::<[f32; 64]>().read_unaligned();
+            let bytes: [i8; 64] = std::array::from_fn(|i| {
+                (x[i / 8 * 8 + ORDER[i % 8]] * factor).round_ties_even() as i8
+            });
+            out.cast::<[i8; 64]>().write_unaligned(bytes);
+        }
     }
 
     #[inline(always)]
     unsafe fn prefetch(_: *const u8) {}
-}
-
-/// 8 sums of neighbouring products from 16 words: the shape of a multiply-add of words.
-#[inline(always)]
-fn pairs(a: &[i16; 64], b: &[i16; 64], at: usize) -> [i32; 8] {
-    std::array::from_fn(|i| {
-        let j = at + 2 * i;
-        i32::from(a[j]) * i32::from(b[j]) + i32::from(a[j + 1]) * i32::from(b[j + 1])
-    })
 }
 
 /// Exact for every finite f16: the exponent is re-biased by a multiplication, which also turns

@@ -1,16 +1,18 @@
 //! Quantised matrix times float32 activations: proves the wiring, so speed comes second.
 //!
-//! `y = Σ_groups scale · Σ q·x  +  Σ_groups bias · Σ x`, in the one order that `matmul.rs`
-//! describes: groups in ascending order.
+//! `y = Σ_groups scale · Σ q·x  +  Σ_groups bias · Σ x`, groups in ascending order,
+//! whatever else is computed beside a result.
 
 use std::ops::Range;
 
-use super::{
-    activations::{Activations, BLOCK},
-    matmul::{Matrix, bf16, bias_dot},
-    simd::Simd,
+use super::{Matrix, bf16};
+use crate::{
+    backend::cpu::kernels::{
+        activations::{Activations, BLOCK},
+        simd::Simd,
+    },
+    model::Linear,
 };
-use crate::model::Linear;
 
 /// Rows that share one unpacked row of weights.
 const ROWS: usize = 32;
@@ -20,7 +22,7 @@ const ROWS: usize = 32;
 /// # Safety
 /// `x` is as wide as the activations, and nobody else touches the row meanwhile.
 #[inline(always)]
-pub(super) unsafe fn prepare<S: Simd>(to: &Activations, row: usize, x: &[f32]) {
+pub(in super::super) unsafe fn prepare<S: Simd>(to: &Activations, row: usize, x: &[f32]) {
     let sums = to.sums(row, 32);
     // SAFETY: the caller's promise; `reset` made room for the row and one sum for 32 values.
     unsafe {
@@ -38,9 +40,9 @@ pub(super) unsafe fn prepare<S: Simd>(to: &Activations, row: usize, x: &[f32]) {
 /// `y[i * stride + o] = Σ w[o]·x[rows[i]]` for the given outputs.
 ///
 /// # Safety
-/// As for [`super::matmul::matmul`].
+/// As for [`super::matmul`].
 #[inline(always)]
-pub(super) unsafe fn matmul<S: Simd, const BITS: usize, const GROUP: usize>(
+pub(in super::super) unsafe fn matmul<S: Simd, const BITS: usize, const GROUP: usize>(
     w: &Linear,
     x: &Activations,
     rows: &[u32],
@@ -94,6 +96,26 @@ unsafe fn output_row<S: Simd, const BITS: usize, const GROUP: usize>(
     }
 }
 
+/// `Σ bias · sum of inputs` over a row's groups.
+#[inline(always)]
+unsafe fn bias_dot<S: Simd>(biases: *const u16, sums: *const f32, groups: usize) -> f32 {
+    // SAFETY: both rows have `groups` elements.
+    unsafe {
+        let mut acc = S::splat(0.0);
+        let mut group = 0;
+        while group + S::LANES <= groups {
+            acc = S::fma(S::load_bf16(biases.add(group)), S::load(sums.add(group)), acc);
+            group += S::LANES;
+        }
+        let mut rest = 0.0;
+        while group < groups {
+            rest += bf16(biases.add(group)) * *sums.add(group);
+            group += 1;
+        }
+        S::sum(acc) + rest
+    }
+}
+
 /// Elements of a group as f32, in the order of the inputs.
 #[inline(always)]
 unsafe fn expand<S: Simd, const BITS: usize, const GROUP: usize>(
@@ -123,7 +145,7 @@ unsafe fn expand<S: Simd, const BITS: usize, const GROUP: usize>(
 /// # Safety
 /// `supports(w)` holds with BITS and GROUP as in `w`, the row exists, `out` has `inputs` places.
 #[inline(always)]
-pub(super) unsafe fn dequantize_row<S: Simd, const BITS: usize, const GROUP: usize>(
+pub(in super::super) unsafe fn dequantize_row<S: Simd, const BITS: usize, const GROUP: usize>(
     w: &Linear,
     row: usize,
     out: &mut [f32],

@@ -1,0 +1,220 @@
+//! Many rows: a panel of transposed weights stays in the first-level cache while rows pass over it.
+
+use std::{mem::MaybeUninit, ops::Range};
+
+use super::{Matrix, spread, unit, width::Format};
+use crate::backend::cpu::kernels::{
+    activations::{Activations, BLOCK},
+    simd::Simd,
+};
+
+/// Vectors of outputs that a panel holds side by side.
+const COLUMNS: usize = 2;
+/// Blocks of 64 inputs in a panel: with 16 lanes and 4 bits 16 KiB of weights.
+const PANEL_BLOCKS: usize = 16;
+/// Rows that pass over a panel: their activations should stay in the second-level cache.
+const PANEL_ROWS: usize = 64;
+
+/// Weights and their factors, lanes innermost.
+#[repr(C, align(64))]
+struct Panel {
+    words: [u32; PANEL_BLOCKS * 16 * COLUMNS * 16], // [block, word, column, lane]
+    scales: [f32; PANEL_BLOCKS * 2 * COLUMNS * 16], // [group, column, lane]
+    biases: [f32; PANEL_BLOCKS * 2 * COLUMNS * 16], // [group, column, lane]
+}
+
+/// Float sums, `[row, column, lane]`.
+#[repr(C, align(64))]
+struct Sums([f32; PANEL_ROWS * COLUMNS * 16]);
+
+/// `y[i * stride + o] = w[o]·x[rows[i]]`; returns the outputs that are left, fewer than a panel's.
+///
+/// # Safety
+/// As for [`super::matmul`].
+#[inline(always)]
+pub(super) unsafe fn gemm<S: Simd, W: Format, const BITS: usize, const GROUP: usize>(
+    w: &Matrix,
+    x: &Activations,
+    rows: &[u32],
+    outputs: Range<usize>,
+    y: *mut f32, // [rows, stride]
+    stride: usize,
+) -> Range<usize> {
+    let wide = COLUMNS * S::LANES;
+    let whole = (outputs.end - outputs.start) / wide * wide;
+    let end = outputs.start + whole;
+    for (part, rows) in rows.chunks(PANEL_ROWS).enumerate() {
+        for output in (outputs.start..end).step_by(wide) {
+            // SAFETY: passed on from the caller.
+            unsafe {
+                let y = y.add(part * PANEL_ROWS * stride + output);
+                column::<S, W, BITS, GROUP>(w, x, rows, output, y, stride);
+            }
+        }
+    }
+    end..outputs.end
+}
+
+/// A panel's outputs for at most PANEL_ROWS rows.
+#[inline(always)]
+unsafe fn column<S: Simd, W: Format, const BITS: usize, const GROUP: usize>(
+    w: &Matrix,
+    x: &Activations,
+    rows: &[u32],
+    output: usize,
+    y: *mut f32, // [rows, stride], from the first output on
+    stride: usize,
+) {
+    let mut panel = MaybeUninit::<Panel>::uninit();
+    let mut sums = MaybeUninit::<Sums>::uninit();
+    let blocks = w.inputs / BLOCK;
+    let row_floats = COLUMNS * S::LANES;
+    // SAFETY: the sums of all rows are set before they are read, and a panel's first blocks are
+    // filled before rows pass over them. The rest is passed on from the caller.
+    unsafe {
+        let (panel, sums) = (panel.as_mut_ptr(), sums.as_mut_ptr().cast::<f32>());
+        for at in (0..rows.len() * row_floats).step_by(S::LANES) {
+            S::store(sums.add(at), S::splat(0.0));
+        }
+        for first in (0..blocks).step_by(PANEL_BLOCKS) {
+            let count = PANEL_BLOCKS.min(blocks - first);
+            fill::<S, BITS, GROUP>(w, output, first, count, panel);
+            let mut row = 0;
+            macro_rules! rows_of {
+                ($rows:expr) => {
+                    while rows.len() - row >= $rows {
+                        let tile = Tile::<{ $rows }>::new::<W>(x, &rows[row..], first, unit(GROUP));
+                        tile.pass::<S, W, BITS, GROUP>(panel, count, sums.add(row * row_floats));
+                        row += $rows;
+                    }
+                };
+            }
+            if S::TILE_ROWS >= 8 {
+                rows_of!(8);
+            }
+            rows_of!(4);
+            rows_of!(2);
+            rows_of!(1);
+        }
+        for i in 0..rows.len() {
+            for column in 0..COLUMNS {
+                let at = i * row_floats + column * S::LANES;
+                S::store(y.add(i * stride + column * S::LANES), S::load(sums.add(at)));
+            }
+        }
+    }
+}
+
+/// Transposes `count` blocks of the panel's outputs.
+#[inline(always)]
+unsafe fn fill<S: Simd, const BITS: usize, const GROUP: usize>(
+    w: &Matrix,
+    output: usize,
+    first: usize,
+    count: usize,
+    panel: *mut Panel,
+) {
+    let group = first * BLOCK / GROUP;
+    let apart = COLUMNS * S::LANES;
+    // SAFETY: the rows have `first + count` blocks and the scales that belong to them.
+    unsafe {
+        let words = (&raw mut (*panel).words).cast::<u32>();
+        for column in 0..COLUMNS {
+            let output = output + column * S::LANES;
+            let packed = w.weight(output).add(first * BLOCK * BITS / 8);
+            for part in 0..count * BITS / 4 {
+                let transposed = S::transpose::<true>(packed.add(32 * part), w.row_bytes, 8);
+                for i in 0..8 {
+                    let at = ((part * 8 + i) * COLUMNS + column) * S::LANES;
+                    S::store_ints(words.add(at), transposed[i]);
+                }
+            }
+            let groups = count * BLOCK / GROUP;
+            for (from, to) in [
+                (w.scales(output), (&raw mut (*panel).scales).cast::<f32>()),
+                (w.biases(output), (&raw mut (*panel).biases).cast::<f32>()),
+            ] {
+                let to = to.add(column * S::LANES);
+                spread::<S>(from.add(group), w.groups, groups, to, apart);
+            }
+        }
+    }
+}
+
+/// Rows that pass over a panel together, from the panel's first block on.
+struct Tile<const ROWS: usize> {
+    words: [*const u32; ROWS],
+    scales: [*const f32; ROWS],
+    sums: [*const f32; ROWS],
+}
+
+impl<const ROWS: usize> Tile<ROWS> {
+    #[inline(always)]
+    unsafe fn new<W: Format>(x: &Activations, rows: &[u32], first: usize, unit: usize) -> Self {
+        let row = |i: usize| rows[i] as usize;
+        // SAFETY: the rows are prepared and have more than `first` blocks.
+        unsafe {
+            Self {
+                words: std::array::from_fn(|i| W::words(x, row(i)).add(first * 8 * W::STEPS)),
+                scales: std::array::from_fn(|i| W::scales(x, row(i)).add(first)),
+                sums: std::array::from_fn(|i| W::sums(x, row(i), unit).add(first * BLOCK / unit)),
+            }
+        }
+    }
+
+    /// Adds `blocks` blocks' products to `sums` [ROWS, COLUMNS, LANES].
+    #[inline(always)]
+    unsafe fn pass<S: Simd, W: Format, const BITS: usize, const GROUP: usize>(
+        &self,
+        panel: *const Panel,
+        blocks: usize,
+        sums: *mut f32,
+    ) {
+        let octets = unit(GROUP) / 8;
+        let octet_words = BITS / 4 * COLUMNS * S::LANES;
+        // SAFETY: rows and panel have as many blocks, each with its scales; the sums were set.
+        unsafe {
+            let words = (&raw const (*panel).words).cast::<u32>();
+            let scales = (&raw const (*panel).scales).cast::<f32>();
+            let biases = (&raw const (*panel).biases).cast::<f32>();
+            for unit_at in 0..blocks * BLOCK / unit(GROUP) {
+                let mut ints = [[S::zero(); COLUMNS]; ROWS];
+                for octet in unit_at * octets..(unit_at + 1) * octets {
+                    let packed = words.add(octet * octet_words);
+                    let mut pair = [[S::zero(); 2]; COLUMNS];
+                    for column in 0..COLUMNS {
+                        for i in 0..BITS / 4 {
+                            pair[column][i] =
+                                S::load_ints(packed.add((i * COLUMNS + column) * S::LANES));
+                        }
+                    }
+                    for step in 0..W::STEPS {
+                        let mut weights = [S::zero(); COLUMNS];
+                        for column in 0..COLUMNS {
+                            weights[column] = W::weights::<S, BITS>(pair[column], step);
+                        }
+                        for row in 0..ROWS {
+                            let x = S::broadcast(self.words[row].add(octet * W::STEPS + step));
+                            for column in 0..COLUMNS {
+                                ints[row][column] =
+                                    W::dot::<S>(ints[row][column], weights[column], x);
+                            }
+                        }
+                    }
+                }
+                let group_at = unit_at * unit(GROUP) / GROUP * COLUMNS * S::LANES;
+                for row in 0..ROWS {
+                    let scale_x = S::splat(*self.scales[row].add(unit_at * unit(GROUP) / BLOCK));
+                    let sum_x = S::splat(*self.sums[row].add(unit_at));
+                    for column in 0..COLUMNS {
+                        let at = group_at + column * S::LANES;
+                        let sum = sums.add((row * COLUMNS + column) * S::LANES);
+                        let scale = S::mul(S::load(scales.add(at)), scale_x);
+                        let acc = S::fma(S::to_floats(ints[row][column]), scale, S::load(sum));
+                        S::store(sum, S::fma(S::load(biases.add(at)), sum_x, acc));
+                    }
+                }
+            }
+        }
+    }
+}

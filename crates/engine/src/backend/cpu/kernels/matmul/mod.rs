@@ -1,0 +1,155 @@
+//! Quantised matrix times integer activations.
+//!
+//! `y[o] = Σ_units scale_w · scale_x · (Σ q·x̂) + bias · Σ x`, where a unit is 64 inputs, or 32 in
+//! groups of 32.
+//!
+//! A vector's lanes are neighbouring outputs. Their rows' words of eight elements are transposed
+//! ([`Simd::transpose`]); from there on a shift and a mask unpack elements for all lanes, and a
+//! word of activations is broadcast to all of them. One row does this in registers (`gemv`); many
+//! rows share a transposed panel in the first-level cache (`gemm`).
+//!
+//! A result's operations have one order, whatever else is computed beside it: sums within a unit
+//! are exact, and units are added in ascending order, each with its bias. So one row and many
+//! rows, and any split of the outputs over threads, give the same bits.
+
+pub(super) mod exact;
+mod gemm;
+mod gemv;
+mod prepare;
+mod width;
+
+use std::ops::Range;
+
+pub(super) use prepare::prepare;
+pub(super) use width::{Format, Narrow, Wide};
+
+use super::{
+    activations::{Activations, BLOCK},
+    simd::Simd,
+};
+use crate::model::Linear;
+
+/// `y[i * stride + o] = Σ w[o]·x[rows[i]]` for the given outputs.
+///
+/// # Safety
+/// `supports(w)` holds with BITS and GROUP as in `w`, rows are prepared in the form W, `y` is
+/// writable at every place named above and touched by nobody else.
+#[inline(always)]
+pub(super) unsafe fn matmul<S: Simd, W: Format, const BITS: usize, const GROUP: usize>(
+    w: &Linear,
+    x: &Activations,
+    rows: &[u32],
+    outputs: Range<usize>,
+    y: *mut f32, // [rows, stride]
+    stride: usize,
+) {
+    let w = &Matrix::new(w);
+    // SAFETY: passed on from the caller; both parts stay inside `outputs`.
+    unsafe {
+        let mut rest = outputs;
+        if rows.len() > 1 {
+            rest = gemm::gemm::<S, W, BITS, GROUP>(w, x, rows, rest, y, stride);
+        }
+        for (i, &row) in rows.iter().enumerate() {
+            let y = y.add(i * stride);
+            gemv::gemv::<S, W, BITS, GROUP>(w, x, row as usize, rest.clone(), y);
+        }
+    }
+}
+
+/// Inputs whose integer products are added up before they are scaled.
+const fn unit(group: usize) -> usize {
+    if group < BLOCK { group } else { BLOCK }
+}
+
+/// A matrix as raw places: slices of the file would be looked up through their owner each time.
+struct Matrix {
+    weight: *const u8,
+    scales: *const u16,
+    biases: *const u16,
+    row_bytes: usize,
+    groups: usize,
+    inputs: usize,
+    outputs: usize,
+}
+
+impl Matrix {
+    #[inline(always)]
+    fn new(w: &Linear) -> Self {
+        Self {
+            weight: w.weight.as_ptr(),
+            scales: w.scales.as_ptr().cast(),
+            biases: w.biases.as_ptr().cast(),
+            row_bytes: w.row_bytes(),
+            groups: w.groups(),
+            inputs: w.inputs,
+            outputs: w.outputs,
+        }
+    }
+
+    /// Packed elements of an output row.
+    fn weight(&self, output: usize) -> *const u8 {
+        self.weight.wrapping_add(output * self.row_bytes)
+    }
+
+    /// Scales of an output row [groups] bf16, perhaps unaligned.
+    fn scales(&self, output: usize) -> *const u16 {
+        self.scales.wrapping_add(output * self.groups)
+    }
+
+    /// Biases of an output row [groups] bf16, perhaps unaligned.
+    fn biases(&self, output: usize) -> *const u16 {
+        self.biases.wrapping_add(output * self.groups)
+    }
+}
+
+/// Widens a run of bf16 of LANES rows: group `g` of all rows goes to `out + g * apart`.
+///
+/// # Safety
+/// Each row, `stride` elements after the one before it, has `count` readable elements; `out` is
+/// writable as described.
+#[inline(always)]
+unsafe fn spread<S: Simd>(
+    rows: *const u16,
+    stride: usize,
+    count: usize,
+    out: *mut f32,
+    apart: usize,
+) {
+    // SAFETY: the caller's promise; a transposed word holds two elements of each row.
+    unsafe {
+        let mut group = 0;
+        while group + 16 <= count {
+            let words = S::transpose::<true>(rows.add(group).cast(), 2 * stride, 8);
+            for i in 0..8 {
+                let out = out.add((group + 2 * i) * apart);
+                S::store(out, S::low_bf16(words[i]));
+                S::store(out.add(apart), S::high_bf16(words[i]));
+            }
+            group += 16;
+        }
+        let pairs = (count - group) / 2;
+        if pairs > 0 {
+            let words = S::transpose::<false>(rows.add(group).cast(), 2 * stride, pairs);
+            for &word in &words[..pairs] {
+                let out = out.add(group * apart);
+                S::store(out, S::low_bf16(word));
+                S::store(out.add(apart), S::high_bf16(word));
+                group += 2;
+            }
+        }
+        if group < count {
+            for lane in 0..S::LANES {
+                *out.add(group * apart + lane) = bf16(rows.add(lane * stride + group));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `p` is readable; no alignment is asked for.
+#[inline(always)]
+unsafe fn bf16(p: *const u16) -> f32 {
+    // SAFETY: the caller's promise. Files are little endian.
+    f32::from_bits(u32::from(u16::from_le(unsafe { p.read_unaligned() })) << 16)
+}

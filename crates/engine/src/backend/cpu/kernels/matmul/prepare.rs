@@ -1,0 +1,65 @@
+use crate::backend::cpu::kernels::{
+    activations::{Activations, BLOCK},
+    simd::Simd,
+};
+
+/// Fills one row: quantises it in blocks, in every form that the activations have. The sums are
+/// those of the quantised values, so that a product is exactly that of the weights with the
+/// rounded row.
+///
+/// # Safety
+/// `x` is as wide as the activations, and nobody else touches the row meanwhile.
+#[inline(always)]
+pub(in super::super) unsafe fn prepare<S: Simd>(to: &Activations, row: usize, x: &[f32]) {
+    for (block, values) in x.chunks_exact(BLOCK).enumerate() {
+        // SAFETY: a block has 64 readable values; `reset` made room for 64 integers, one scale
+        // and two sums a block.
+        unsafe {
+            let peak = peak::<S>(values);
+            let (factor, scale) = rounding(peak, 32767.0);
+            let quants = to.quants(row).add(block * BLOCK);
+            S::quantize(values.as_ptr(), factor, quants);
+            *to.scales(row).add(block) = scale;
+            let sums = to.sums(row, 32).add(2 * block);
+            for half in 0..2 {
+                let quants = quants.add(32 * half).cast::<[i16; 32]>().read_unaligned();
+                *sums.add(half) = scale * quants.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
+            }
+            if to.has_narrow() {
+                let (factor, scale) = rounding(peak, 127.0);
+                let quants = to.narrow_quants(row).add(block * BLOCK);
+                S::quantize_narrow(values.as_ptr(), factor, quants);
+                *to.narrow_scales(row).add(block) = scale;
+                let sums = to.narrow_sums(row, 32).add(2 * block);
+                for half in 0..2 {
+                    let quants = quants.add(32 * half).cast::<[i8; 32]>().read_unaligned();
+                    *sums.add(half) =
+                        scale * quants.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
+                }
+            }
+        }
+    }
+}
+
+/// What a block is multiplied with before it is rounded, and what stands for a step after it.
+#[inline(always)]
+fn rounding(peak: f32, largest: f32) -> (f32, f32) {
+    // Below this the factor would overflow; such a block counts as zeros.
+    if peak < 1e-33 { (0.0, 0.0) } else { (largest / peak, peak / largest) }
+}
+
+/// Largest |x| of a block; NaN or infinite when a value is.
+#[inline(always)]
+unsafe fn peak<S: Simd>(values: &[f32]) -> f32 {
+    // SAFETY: the caller gives 64 values.
+    unsafe {
+        let (mut peak, mut broken) = (S::splat(0.0), S::splat(0.0));
+        for at in (0..BLOCK).step_by(S::LANES) {
+            let x = S::load(values.as_ptr().add(at));
+            peak = S::max(peak, S::abs(x));
+            // 0 · x is zero, or NaN when x is not finite; a maximum may lose a NaN.
+            broken = S::fma(x, S::splat(0.0), broken);
+        }
+        S::largest(peak) + S::sum(broken)
+    }
+}
