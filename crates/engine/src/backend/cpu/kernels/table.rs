@@ -159,15 +159,26 @@ mod generic {
 
     /// Calls a kernel with the constants of a matrix's format.
     macro_rules! by_format {
-        ($w:expr, $module:ident::$kernel:ident::<$($of:ident),*>$args:tt) => {
+        ($w:expr, $module:ident::$kernel:ident::<$simd:ident>$args:tt) => {
             match ($w.bits, $w.group) {
-                (4, 32) => $module::$kernel::<$($of,)* 4, 32>$args,
-                (4, 64) => $module::$kernel::<$($of,)* 4, 64>$args,
-                (4, 128) => $module::$kernel::<$($of,)* 4, 128>$args,
-                (8, 32) => $module::$kernel::<$($of,)* 8, 32>$args,
-                (8, 64) => $module::$kernel::<$($of,)* 8, 64>$args,
-                (8, 128) => $module::$kernel::<$($of,)* 8, 128>$args,
+                (4, 32) => $module::$kernel::<$simd, 4, 32>$args,
+                (4, 64) => $module::$kernel::<$simd, 4, 64>$args,
+                (4, 128) => $module::$kernel::<$simd, 4, 128>$args,
+                (8, 32) => $module::$kernel::<$simd, 8, 32>$args,
+                (8, 64) => $module::$kernel::<$simd, 8, 64>$args,
+                (8, 128) => $module::$kernel::<$simd, 8, 128>$args,
                 (bits, group) => panic!("{bits} bits in groups of {group} passed `supports`"),
+            }
+        };
+    }
+
+    /// Calls a kernel with the constant that integer products need of a matrix's groups.
+    macro_rules! by_unit {
+        ($w:expr, $module:ident::$kernel:ident::<$simd:ident, $form:ident, $bits:literal>$args:tt) => {
+            if $w.group == 32 {
+                $module::$kernel::<$simd, $form, $bits, 32>$args
+            } else {
+                $module::$kernel::<$simd, $form, $bits, 64>$args
             }
         };
     }
@@ -200,13 +211,14 @@ mod generic {
                 (Precision::Exact, _) => {
                     by_format!(w, exact::matmul::<S>(w, x, rows, outputs, y, stride));
                 }
-                (Precision::Default, Width::Narrow) if w.bits == 4 => match w.group {
-                    32 => integer::matmul::<S, Narrow, 4, 32>(w, x, rows, outputs, y, stride),
-                    64 => integer::matmul::<S, Narrow, 4, 64>(w, x, rows, outputs, y, stride),
-                    _ => integer::matmul::<S, Narrow, 4, 128>(w, x, rows, outputs, y, stride),
-                },
+                (Precision::Default, Width::Narrow) if w.bits == 4 => {
+                    by_unit!(w, integer::matmul::<S, Narrow, 4>(w, x, rows, outputs, y, stride));
+                }
+                (Precision::Default, _) if w.bits == 4 => {
+                    by_unit!(w, integer::matmul::<S, Wide, 4>(w, x, rows, outputs, y, stride));
+                }
                 (Precision::Default, _) => {
-                    by_format!(w, integer::matmul::<S, Wide>(w, x, rows, outputs, y, stride));
+                    by_unit!(w, integer::matmul::<S, Wide, 8>(w, x, rows, outputs, y, stride));
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{mem::MaybeUninit, ops::Range};
 
-use super::{Matrix, spread, unit, width::Format};
+use super::{Matrix, spread, width::Format};
 use crate::backend::cpu::kernels::{
     activations::{Activations, BLOCK},
     simd::Simd,
@@ -32,7 +32,7 @@ struct Sums([f32; PANEL_ROWS * COLUMNS * 16]);
 /// # Safety
 /// As for [`super::matmul`].
 #[inline(always)]
-pub(super) unsafe fn gemm<S: Simd, W: Format, const BITS: usize, const GROUP: usize>(
+pub(super) unsafe fn gemm<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
     w: &Matrix,
     x: &Activations,
     rows: &[u32],
@@ -48,7 +48,7 @@ pub(super) unsafe fn gemm<S: Simd, W: Format, const BITS: usize, const GROUP: us
             // SAFETY: passed on from the caller.
             unsafe {
                 let y = y.add(part * PANEL_ROWS * stride + output);
-                column::<S, W, BITS, GROUP>(w, x, rows, output, y, stride);
+                column::<S, W, BITS, UNIT>(w, x, rows, output, y, stride);
             }
         }
     }
@@ -57,7 +57,7 @@ pub(super) unsafe fn gemm<S: Simd, W: Format, const BITS: usize, const GROUP: us
 
 /// A panel's outputs for at most PANEL_ROWS rows.
 #[inline(always)]
-unsafe fn column<S: Simd, W: Format, const BITS: usize, const GROUP: usize>(
+unsafe fn column<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
     w: &Matrix,
     x: &Activations,
     rows: &[u32],
@@ -78,13 +78,13 @@ unsafe fn column<S: Simd, W: Format, const BITS: usize, const GROUP: usize>(
         }
         for first in (0..blocks).step_by(PANEL_BLOCKS) {
             let count = PANEL_BLOCKS.min(blocks - first);
-            fill::<S, BITS, GROUP>(w, output, first, count, panel);
+            fill::<S, BITS, UNIT>(w, output, first, count, panel);
             let mut row = 0;
             macro_rules! rows_of {
                 ($rows:expr) => {
                     while rows.len() - row >= $rows {
-                        let tile = Tile::<{ $rows }>::new::<W>(x, &rows[row..], first, unit(GROUP));
-                        tile.pass::<S, W, BITS, GROUP>(panel, count, sums.add(row * row_floats));
+                        let tile = Tile::<{ $rows }>::new::<W>(x, &rows[row..], first, UNIT);
+                        tile.pass::<S, W, BITS, UNIT>(w, panel, count, sums.add(row * row_floats));
                         row += $rows;
                     }
                 };
@@ -107,14 +107,14 @@ unsafe fn column<S: Simd, W: Format, const BITS: usize, const GROUP: usize>(
 
 /// Transposes `count` blocks of the panel's outputs.
 #[inline(always)]
-unsafe fn fill<S: Simd, const BITS: usize, const GROUP: usize>(
+unsafe fn fill<S: Simd, const BITS: usize, const UNIT: usize>(
     w: &Matrix,
     output: usize,
     first: usize,
     count: usize,
     panel: *mut Panel,
 ) {
-    let group = first * BLOCK / GROUP;
+    let group = w.group(first * BLOCK);
     let apart = COLUMNS * S::LANES;
     // SAFETY: the rows have `first + count` blocks and the scales that belong to them.
     unsafe {
@@ -129,7 +129,7 @@ unsafe fn fill<S: Simd, const BITS: usize, const GROUP: usize>(
                     S::store_ints(words.add(at), transposed[i]);
                 }
             }
-            let groups = count * BLOCK / GROUP;
+            let groups = w.group(count * BLOCK);
             for (from, to) in [
                 (w.scales(output), (&raw mut (*panel).scales).cast::<f32>()),
                 (w.biases(output), (&raw mut (*panel).biases).cast::<f32>()),
@@ -164,20 +164,21 @@ impl<const ROWS: usize> Tile<ROWS> {
 
     /// Adds `blocks` blocks' products to `sums` [ROWS, COLUMNS, LANES].
     #[inline(always)]
-    unsafe fn pass<S: Simd, W: Format, const BITS: usize, const GROUP: usize>(
+    unsafe fn pass<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
         &self,
+        w: &Matrix,
         panel: *const Panel,
         blocks: usize,
         sums: *mut f32,
     ) {
-        let octets = unit(GROUP) / 8;
+        let octets = UNIT / 8;
         let octet_words = BITS / 4 * COLUMNS * S::LANES;
         // SAFETY: rows and panel have as many blocks, each with its scales; the sums were set.
         unsafe {
             let words = (&raw const (*panel).words).cast::<u32>();
             let scales = (&raw const (*panel).scales).cast::<f32>();
             let biases = (&raw const (*panel).biases).cast::<f32>();
-            for unit_at in 0..blocks * BLOCK / unit(GROUP) {
+            for unit_at in 0..blocks * BLOCK / UNIT {
                 let mut ints = [[S::zero(); COLUMNS]; ROWS];
                 for octet in unit_at * octets..(unit_at + 1) * octets {
                     let packed = words.add(octet * octet_words);
@@ -202,9 +203,9 @@ impl<const ROWS: usize> Tile<ROWS> {
                         }
                     }
                 }
-                let group_at = unit_at * unit(GROUP) / GROUP * COLUMNS * S::LANES;
+                let group_at = w.group(unit_at * UNIT) * COLUMNS * S::LANES;
                 for row in 0..ROWS {
-                    let scale_x = S::splat(*self.scales[row].add(unit_at * unit(GROUP) / BLOCK));
+                    let scale_x = S::splat(*self.scales[row].add(unit_at * UNIT / BLOCK));
                     let sum_x = S::splat(*self.sums[row].add(unit_at));
                     for column in 0..COLUMNS {
                         let at = group_at + column * S::LANES;

@@ -23,19 +23,16 @@ use std::ops::Range;
 pub(super) use prepare::prepare;
 pub(super) use width::{Format, Narrow, Wide};
 
-use super::{
-    activations::{Activations, BLOCK},
-    simd::Simd,
-};
+use super::{activations::Activations, simd::Simd};
 use crate::model::Linear;
 
 /// `y[i * stride + o] = Σ w[o]·x[rows[i]]` for the given outputs.
 ///
 /// # Safety
-/// `supports(w)` holds with BITS and GROUP as in `w`, rows are prepared in the form W, `y` is
-/// writable at every place named above and touched by nobody else.
+/// `supports(w)` holds with BITS as in `w`, UNIT is 32 for groups of 32 and else 64, rows are
+/// prepared in the form W, `y` is writable at every place named above and touched by nobody else.
 #[inline(always)]
-pub(super) unsafe fn matmul<S: Simd, W: Format, const BITS: usize, const GROUP: usize>(
+pub(super) unsafe fn matmul<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
     w: &Linear,
     x: &Activations,
     rows: &[u32],
@@ -48,18 +45,13 @@ pub(super) unsafe fn matmul<S: Simd, W: Format, const BITS: usize, const GROUP: 
     unsafe {
         let mut rest = outputs;
         if rows.len() > 1 {
-            rest = gemm::gemm::<S, W, BITS, GROUP>(w, x, rows, rest, y, stride);
+            rest = gemm::gemm::<S, W, BITS, UNIT>(w, x, rows, rest, y, stride);
         }
         for (i, &row) in rows.iter().enumerate() {
             let y = y.add(i * stride);
-            gemv::gemv::<S, W, BITS, GROUP>(w, x, row as usize, rest.clone(), y);
+            gemv::gemv::<S, W, BITS, UNIT>(w, x, row as usize, rest.clone(), y);
         }
     }
-}
-
-/// Inputs whose integer products are added up before they are scaled.
-const fn unit(group: usize) -> usize {
-    if group < BLOCK { group } else { BLOCK }
 }
 
 /// A matrix as raw places: slices of the file would be looked up through their owner each time.
@@ -68,6 +60,7 @@ struct Matrix {
     scales: *const u16,
     biases: *const u16,
     row_bytes: usize,
+    group_shift: u32, // a group is a power of two
     groups: usize,
     inputs: usize,
     outputs: usize,
@@ -81,10 +74,16 @@ impl Matrix {
             scales: w.scales.as_ptr().cast(),
             biases: w.biases.as_ptr().cast(),
             row_bytes: w.row_bytes(),
+            group_shift: w.group.trailing_zeros(),
             groups: w.groups(),
             inputs: w.inputs,
             outputs: w.outputs,
         }
+    }
+
+    /// The group of an input.
+    fn group(&self, input: usize) -> usize {
+        input >> self.group_shift
     }
 
     /// Packed elements of an output row.
