@@ -19,8 +19,11 @@ use crate::{
     model::{MlpShape, Moe, Shape},
 };
 
-/// Activations of the routed experts.
-const EXPERT_WIDTH: Width = Width::Narrow;
+/// Activations that the routed experts' two products take. On the texts of the seedling's exam
+/// 8 bits for the first change the mean KL divergence to exact math from 4.5e-5 to 4.6e-5, for the
+/// second, whose inputs have outliers, to 5.6e-4.
+const GATE_UP_WIDTH: Width = Width::Narrow;
+const DOWN_WIDTH: Width = Width::Wide;
 
 /// Intermediate results of the stage. A *visit* is one token at one of its experts; visits
 /// are numbered expert by expert.
@@ -66,7 +69,7 @@ impl MoeScratch {
             plan: Plan::new(experts, visits),
             gate: zeros(visits * expert_width),
             up: zeros(visits * expert_width),
-            inner: Activations::with_capacity(visits, expert_width, precision).with_narrow(),
+            inner: Activations::with_capacity(visits, expert_width, precision),
             out: zeros(visits * shape.hidden),
         }
     }
@@ -151,7 +154,7 @@ fn gate_and_up(pass: &mut Pass<'_>, weights: &Moe, x: &Activations, scratch: &mu
         let (expert, block) = (plan.busy[task / blocks], task % blocks);
         let (visits, tokens) = plan.visits(expert);
         let product =
-            |matrix, y| Product { matrix, y, stride: matrix.outputs, width: EXPERT_WIDTH };
+            |matrix, y| Product { matrix, y, stride: matrix.outputs, width: GATE_UP_WIDTH };
         let gates = product(&weights.experts.gate[expert], gate);
         let ups = product(&weights.experts.up[expert], up);
         // SAFETY: each task has outputs and visits of its own, in both products.
@@ -184,7 +187,7 @@ fn down(pass: &mut Pass<'_>, weights: &Moe, scratch: &mut MoeScratch) {
         };
         let (visits, _) = plan.visits(expert);
         let matrix = &weights.experts.down[expert];
-        let product = Product { matrix, y: out, stride: matrix.outputs, width: EXPERT_WIDTH };
+        let product = Product { matrix, y: out, stride: matrix.outputs, width: DOWN_WIDTH };
         let rows = &plan.numbers[visits.clone()];
         // SAFETY: each task has outputs and visits of its own.
         unsafe { product.run(kernels, inner, rows, visits.start, block) };

@@ -118,11 +118,9 @@ impl Scratch {
                 let visits = tokens * experts_per_token;
                 floats += tokens * (experts + 1 + shape.hidden);
                 floats += visits * (2 * expert_width + shape.hidden + 4);
-                let narrow = |rows, width| Activations::narrow_bytes(rows, width, precision);
                 swiglu(shared_width)
                     + activations(visits, expert_width)
-                    + narrow(visits, expert_width)
-                    + narrow(tokens, shape.hidden)
+                    + Activations::narrow_bytes(tokens, shape.hidden, precision)
             }
         };
         4 * floats + mlp + activations(tokens, shape.hidden) + activations(tokens, read_width)
