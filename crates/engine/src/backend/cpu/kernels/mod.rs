@@ -228,6 +228,7 @@ impl Kernels {
     ///
     /// # Panics
     /// When widths, outputs or rows lie outside `w` and `x`.
+    #[expect(clippy::too_many_arguments, reason = "operands and their places, none can go")]
     pub unsafe fn matmul(
         &self,
         w: &Linear,
