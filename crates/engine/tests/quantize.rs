@@ -180,6 +180,22 @@ fn only_whole_folders_appear() {
 }
 
 #[test]
+fn two_writers_of_one_folder_do_not_meet() {
+    let source = Damaged::of("dense", "two_writers");
+    let (out, partial) = (source.0.path("out"), source.0.path("out.partial"));
+    fs::create_dir(&partial).expect("writable");
+    fs::write(partial.join("model.safetensors"), "the other's").expect("writable");
+    let other = fs::File::open(&partial).expect("it is there");
+    other.lock().expect("nobody has it");
+    let error = source.convert(&out).expect_err("another process writes");
+    assert!(error.to_string().contains("being written by another process"), "{error}");
+    assert_eq!(fs::read(partial.join("model.safetensors")).expect("kept"), b"the other's");
+    drop(other);
+    source.convert(&out).expect("the other is gone");
+    assert_eq!(tensors(&out), tensors(&data("dense").join("golden")));
+}
+
+#[test]
 fn missing_and_unknown_tensors_are_named() {
     let cases = [
         ("moe", "model.language_model.norm.weight", "model.language_model.morn.weight"),

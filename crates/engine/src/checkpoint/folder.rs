@@ -2,7 +2,9 @@
 
 use std::{
     ffi::OsString,
-    fs, io,
+    fs::{self, File, TryLockError},
+    io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -31,6 +33,46 @@ pub(super) fn partial_of(out: &Path) -> Result<PathBuf, Error> {
     Ok(out.with_file_name(partial))
 }
 
+/// The folder that files are written to, empty and this process's alone: locked as long as this
+/// lives.
+pub(super) struct Partial {
+    pub(super) path: PathBuf,
+    _lock: File,
+}
+
+impl Partial {
+    /// Makes or empties the folder beside `out`; what a killed run left there goes.
+    ///
+    /// # Errors
+    /// When another process writes there, or something in it is not a checkpoint's.
+    pub(super) fn take(out: &Path) -> Result<Self, Error> {
+        let path = partial_of(out)?;
+        let failed = |source| io_error(&path, source);
+        loop {
+            fs::create_dir_all(&path).map_err(failed)?;
+            let lock = File::open(&path).map_err(failed)?;
+            match lock.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let problem = "is being written by another process: wait for it, or choose \
+                                   another folder"
+                        .into();
+                    return Err(Error::Format { path, problem });
+                }
+                Err(TryLockError::Error(source)) => return Err(failed(source)),
+            }
+            // Before it was locked, its owner may have finished and given it its final name.
+            let locked = lock.metadata().map_err(failed)?;
+            match fs::metadata(&path) {
+                Ok(there) if (there.dev(), there.ino()) == (locked.dev(), locked.ino()) => {}
+                _ => continue,
+            }
+            empty_checkpoint(&path)?;
+            return Ok(Self { path, _lock: lock });
+        }
+    }
+}
+
 /// Refuses a folder that is there, unless it is empty or a checkpoint that may be replaced.
 pub(super) fn check_replaceable(out: &Path, replace: bool) -> Result<(), Error> {
     match (checkpoint_files(out)?.is_empty(), replace) {
@@ -45,15 +87,20 @@ pub(super) fn check_replaceable(out: &Path, replace: bool) -> Result<(), Error> 
 /// Removes a folder that this crate could have made. config.json goes first: without it, what a
 /// kill leaves does not look whole.
 pub(super) fn remove_checkpoint(folder: &Path) -> Result<(), Error> {
+    empty_checkpoint(folder)?;
+    match fs::remove_dir(folder) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(folder, source)),
+        _ => Ok(()),
+    }
+}
+
+fn empty_checkpoint(folder: &Path) -> Result<(), Error> {
     let mut files = checkpoint_files(folder)?;
     files.sort_by_key(|file| !file.ends_with("config.json"));
     for file in files {
         fs::remove_file(&file).map_err(|source| io_error(&file, source))?;
     }
-    match fs::remove_dir(folder) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(folder, source)),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// The files of a checkpoint folder; none when it does not exist. Anything else in it is an error.

@@ -78,18 +78,17 @@ pub(super) fn write<P: Piece>(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Written, Error> {
     folder::check_replaceable(out, replace)?;
-    let partial = folder::partial_of(out)?;
-    // Left behind by a run that was killed.
-    folder::remove_checkpoint(&partial)?;
-    fs::create_dir_all(&partial).map_err(|source| io_error(&partial, source))?;
-    let made = write_files(&partial, draft, progress).and_then(|written| {
+    let partial = folder::Partial::take(out)?;
+    // Who held it before may have made `out` since.
+    folder::check_replaceable(out, replace)?;
+    let made = write_files(&partial.path, draft, progress).and_then(|written| {
         folder::remove_checkpoint(out)?;
-        fs::rename(&partial, out).map_err(|source| io_error(out, source))?;
+        fs::rename(&partial.path, out).map_err(|source| io_error(out, source))?;
         Ok(written)
     });
     if made.is_err() {
         // The first error is the one to report.
-        let _ = folder::remove_checkpoint(&partial);
+        let _ = folder::remove_checkpoint(&partial.path);
     }
     made
 }
@@ -312,14 +311,16 @@ fn write_json(path: &Path, value: &Value) -> Result<(), Error> {
 fn check_room(folder: &Path, size_bytes: u64) -> Result<(), Error> {
     let disk = rustix::fs::statvfs(folder).map_err(|errno| io_error(folder, errno.into()))?;
     let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
-    let needed_bytes = size_bytes + DISK_RESERVE_BYTES;
-    if free_bytes >= needed_bytes {
+    if free_bytes >= size_bytes + DISK_RESERVE_BYTES {
         return Ok(());
     }
+    let megabytes = |bytes: u64| bytes.div_ceil(1_000_000);
     let problem = format!(
-        "the disk has {:.1} GB free, the checkpoint takes {:.1} GB: make room or choose another",
-        free_bytes as f64 / 1e9,
-        needed_bytes as f64 / 1e9,
+        "the disk has {} MB free, the checkpoint takes {} MB and {} MB stay free: make room or \
+         choose another disk",
+        free_bytes / 1_000_000,
+        megabytes(size_bytes),
+        megabytes(DISK_RESERVE_BYTES),
     );
     Err(io_error(folder, io::Error::new(io::ErrorKind::StorageFull, problem)))
 }
