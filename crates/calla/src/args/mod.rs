@@ -40,14 +40,14 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
     /// Say more on stderr: what was loaded (-v), what each step does (-vv)
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, display_order = 1000, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// File of settings [default: calla/config.toml under $XDG_CONFIG_HOME or ~/.config, if there]
-    #[arg(long, global = true, value_name = "FILE", env = "CALLA_CONFIG")]
+    #[arg(long, global = true, display_order = 1000, value_name = "FILE", env = "CALLA_CONFIG")]
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
     /// What to log, such as `debug` or `calla_server=debug` [default: what -v asks for]
-    #[arg(long, global = true, value_name = "FILTER", env = "CALLA_LOG", value_parser = log_filter)]
+    #[arg(long, global = true, display_order = 1000, value_name = "FILTER", env = "CALLA_LOG", value_parser = log_filter)]
     pub(crate) log: Option<String>,
 }
 
