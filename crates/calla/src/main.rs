@@ -44,6 +44,7 @@ use crate::{
 };
 
 fn main() -> ExitCode {
+    calla_engine::checkpoint::explain_lost_files();
     let line: Vec<OsString> = env::args_os().collect();
     let cli = match settings::parse(&line) {
         Ok(cli) => cli,

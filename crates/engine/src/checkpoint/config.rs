@@ -16,6 +16,10 @@ use crate::{
 /// No dimension of the family comes near; larger ones could overflow a product of three.
 const DIMENSION_MAX: usize = 1 << 20;
 
+/// What to do with weights that are packed in another way.
+const WAY_OUT: &str = "calla reads MLX affine 4 and 8 bit; fetch the publisher's unquantised model and \
+                       run `calla quantize SRC DST`";
+
 /// What `config.json` says.
 #[derive(Debug)]
 pub(super) struct Config {
@@ -99,8 +103,9 @@ fn parse_unquantised(path: PathBuf, text: &[u8]) -> Result<(Shape, Map<String, V
 fn parse_object(path: &Path, text: &[u8]) -> Result<Map<String, Value>, Error> {
     let problem = match serde_json::from_slice(text) {
         Ok(Value::Object(map)) => return Ok(map),
-        Ok(_) => "not a JSON object".into(),
-        Err(error) => error.to_string(),
+        _ if text.is_empty() => "is empty: fetch it again".into(),
+        Ok(_) => "not a JSON object: fetch it again".into(),
+        Err(error) => format!("{error}: cut short or damaged, fetch it again"),
     };
     Err(Error::Format { path: path.to_owned(), problem })
 }
@@ -136,7 +141,10 @@ impl ModelKind {
             Some("qwen3_5" | "qwen3_5_text") => Ok(Self::Dense),
             Some(other) => Err(top.wrong(
                 "model_type",
-                format!("`{other}` is not of this family: `qwen3_5_moe` and `qwen3_5` are"),
+                format!(
+                    "`{other}` is not of this family: calla runs Qwen3.5 and Qwen3.6, whose types are \
+                     `qwen3_5_moe` and `qwen3_5`"
+                ),
             )),
             None => Err(top.missing("model_type")),
         }
@@ -313,7 +321,7 @@ fn quantization(top: &Fields<'_>) -> Result<Quantization, Error> {
     let prefix = format!("{field}.");
     let fields = Fields { path: top.path, prefix: &prefix, map };
     if let Some(method) = fields.string("quant_method")? {
-        let problem = format!("`{method}` is not supported: calla reads MLX affine 4 and 8 bit");
+        let problem = format!("`{method}` is not supported: {WAY_OUT}");
         return Err(fields.wrong("quant_method", problem));
     }
     let default = packing(&fields)?;
@@ -326,7 +334,8 @@ fn quantization(top: &Fields<'_>) -> Result<Quantization, Error> {
                 overrides.insert(name.clone(), packing(&fields)?);
             }
             Value::Bool(false) => {
-                let problem = "leaves a matrix unquantised, which is not supported";
+                let problem =
+                    format!("leaves a matrix unquantised, which is not supported: {WAY_OUT}");
                 return Err(fields.wrong(name, problem));
             }
             _ => {}
@@ -339,15 +348,17 @@ fn packing(fields: &Fields<'_>) -> Result<Packing, Error> {
     if let Some(mode) = fields.string("mode")?
         && mode != "affine"
     {
-        return Err(fields.wrong("mode", format!("`{mode}` is not supported, only `affine`")));
+        let problem = format!("`{mode}` is not supported, only `affine`: {WAY_OUT}");
+        return Err(fields.wrong("mode", problem));
     }
     let bits = fields.dimension("bits")?;
     if ![4, 8].contains(&bits) {
-        return Err(fields.wrong("bits", format!("{bits} is not supported, only 4 and 8")));
+        let problem = format!("{bits} is not supported, only 4 and 8: {WAY_OUT}");
+        return Err(fields.wrong("bits", problem));
     }
     let group = fields.dimension("group_size")?;
     if ![32, 64, 128].contains(&group) {
-        let problem = format!("{group} is not supported, only 32, 64 and 128");
+        let problem = format!("{group} is not supported, only 32, 64 and 128: {WAY_OUT}");
         return Err(fields.wrong("group_size", problem));
     }
     Ok(Packing { bits, group })

@@ -6,6 +6,7 @@
 
 mod config;
 mod folder;
+mod map;
 pub mod quantize;
 mod safetensors;
 mod source;
@@ -16,6 +17,7 @@ mod weights;
 mod writer;
 
 pub use config::{check_config, check_unquantised_config};
+pub use map::explain_lost_files;
 pub use safetensors::{Dtype, Tensor, Tensors, shard_names};
 pub use source::Source;
 

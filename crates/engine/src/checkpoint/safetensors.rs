@@ -1,14 +1,16 @@
 //! The safetensors container: a length, a JSON header, then the tensors' bytes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
+    fmt,
+    marker::PhantomData,
     ops::Range,
     path::{Path, PathBuf},
 };
 
 use serde::{
-    Deserialize, Serialize,
-    de::{MapAccess, Visitor},
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
 use super::Source;
@@ -60,11 +62,13 @@ impl Tensors {
     /// # Errors
     /// [`Error::Io`], [`Error::Format`] or [`Error::Tensor`].
     pub fn open(source: &Source) -> Result<Self, Error> {
-        if source.has(INDEX) {
+        if source.has(INDEX)? {
             return Self::open_sharded(source);
         }
-        if !source.has(SINGLE) {
-            let problem = format!("holds neither {SINGLE} nor {INDEX}");
+        if !source.has(SINGLE)? {
+            let problem = source.foreign_format().unwrap_or_else(|| {
+                format!("holds neither {SINGLE} nor {INDEX}: fetch the checkpoint again")
+            });
             return Err(Error::Format { path: source.path(), problem });
         }
         let mut tensors = Self::default();
@@ -84,6 +88,16 @@ impl Tensors {
         Ok(tensors)
     }
 
+    /// The tensors of a file that was read or mapped. `path` is where it comes from, for messages.
+    ///
+    /// # Errors
+    /// [`Error::Format`] or [`Error::Tensor`].
+    pub fn parse(path: &Path, file: &Bytes) -> Result<Self, Error> {
+        let mut tensors = Self::default();
+        tensors.add(path, file)?;
+        Ok(tensors)
+    }
+
     /// Removes a tensor from the set and gives it.
     pub fn take(&mut self, name: &str) -> Option<Tensor> {
         self.by_name.remove(name)
@@ -98,17 +112,23 @@ impl Tensors {
         let path = source.path().join(INDEX);
         let index = Index::parse(&path, &source.read(INDEX)?)?;
         let mut tensors = Self::default();
+        refuse_unnamed(source, &index)?;
         for file in index.shards() {
-            if !source.has(file) {
-                let problem = format!("names the shard `{file}`, which is not in the folder");
+            if !source.has(file)? {
+                let problem = format!(
+                    "names the shard `{file}`, which is not in the folder: fetch the shard, or the \
+                     whole checkpoint again"
+                );
                 return Err(Error::Format { path, problem });
             }
             tensors.add_file(source, file)?;
         }
-        for (name, file) in &index.weight_map {
+        for (name, file) in &index.weight_map.0 {
             let held = tensors.by_name.get(name).map(|tensor| tensor.path.ends_with(file));
             if held != Some(true) {
-                let problem = format!("the index places it in `{file}`, which does not hold it");
+                let problem = format!(
+                    "the index places it in `{file}`, which does not hold it: fetch both again"
+                );
                 return Err(Error::Tensor { path, tensor: name.clone(), problem });
             }
         }
@@ -116,12 +136,15 @@ impl Tensors {
     }
 
     fn add_file(&mut self, source: &Source, name: &str) -> Result<(), Error> {
-        let path = source.path().join(name);
-        let file = source.map(name)?;
-        for (name, tensor) in read_file(&path, &file)? {
+        self.add(&source.path().join(name), &source.map(name)?)
+    }
+
+    fn add(&mut self, path: &Path, file: &Bytes) -> Result<(), Error> {
+        for (name, tensor) in read_file(path, file)? {
             if let Some(other) = self.by_name.get(&name) {
-                let problem = format!("stands in {} too", other.path.display());
-                return Err(Error::Tensor { path, tensor: name, problem });
+                let problem =
+                    format!("stands in {} too: fetch both files again", other.path.display());
+                return Err(Error::Tensor { path: path.to_owned(), tensor: name, problem });
             }
             self.by_name.insert(name, tensor);
         }
@@ -177,19 +200,37 @@ pub fn shard_names(path: &Path, text: &[u8]) -> Result<Vec<String>, Error> {
     Ok(Index::parse(path, text)?.shards().map(str::to_owned).collect())
 }
 
+/// Refuses a folder with a shard that the index does not name: its tensors would be missing.
+fn refuse_unnamed(source: &Source, index: &Index) -> Result<(), Error> {
+    let named: BTreeSet<&str> = index.shards().collect();
+    let is_shard = |name: &str| {
+        name.starts_with("model-") && name.contains("-of-") && name.ends_with(".safetensors")
+    };
+    let unnamed =
+        source.names()?.into_iter().find(|name| is_shard(name) && !named.contains(&**name));
+    match unnamed {
+        None => Ok(()),
+        Some(name) => Err(Error::Format {
+            path: source.path().join(name),
+            problem: format!("is not named by {INDEX}: remove it, or fetch both again"),
+        }),
+    }
+}
+
 #[derive(Deserialize)]
 struct Index {
-    weight_map: BTreeMap<String, String>,
+    weight_map: Pairs<String>,
 }
 
 impl Index {
     fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
         let format = |problem| Error::Format { path: path.to_owned(), problem };
-        let index: Self =
-            serde_json::from_slice(text).map_err(|error| format(error.to_string()))?;
-        // A name with a separator would reach outside the checkpoint's folder.
-        if let Some(file) = index.shards().find(|file| file.contains(['/', '\\'])) {
-            let problem = format!("names the shard `{file}`, which is not a plain file name");
+        let index: Self = serde_json::from_slice(text).map_err(|error| format(damaged(&error)))?;
+        if let Some(file) = index.shards().find(|file| !is_plain_name(file)) {
+            let problem = format!(
+                "names the shard `{file}`, which is not a plain file name: fetch the index again \
+                 from a source that you trust"
+            );
             return Err(format(problem));
         }
         Ok(index)
@@ -197,26 +238,37 @@ impl Index {
 
     /// Each shard once, in order.
     fn shards(&self) -> impl Iterator<Item = &str> {
-        let once: BTreeSet<&str> = self.weight_map.values().map(String::as_str).collect();
+        let once: BTreeSet<&str> = self.weight_map.0.iter().map(|(_, file)| &**file).collect();
         once.into_iter()
     }
 }
 
+/// Whether a name stays inside the checkpoint's folder, on any system.
+fn is_plain_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
+}
+
+fn damaged(error: &serde_json::Error) -> String {
+    format!("{error}: cut short or damaged, fetch it again")
+}
+
 fn read_file(path: &Path, file: &Bytes) -> Result<Vec<(String, Tensor)>, Error> {
     let broken = |problem: String| Error::Format { path: path.to_path_buf(), problem };
-    let length: [u8; 8] = file
-        .get(..8)
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| broken(format!("{} bytes: too short for safetensors", file.len())))?;
+    let length: [u8; 8] =
+        file.get(..8).and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
+            let problem = "too short for safetensors: cut short, fetch it again";
+            broken(format!("{} bytes: {problem}", file.len()))
+        })?;
     let header_len = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
     if header_len > HEADER_BYTES_MAX || header_len > file.len() - 8 {
         return Err(broken(format!(
-            "the header claims {header_len} bytes, the file has {}: cut short, or not safetensors",
+            "the header claims {header_len} bytes, the file has {}: cut short or not safetensors, fetch \
+             it again",
             file.len()
         )));
     }
     let header: Header = serde_json::from_slice(&file[8..8 + header_len])
-        .map_err(|error| broken(format!("header: {error}")))?;
+        .map_err(|error| broken(format!("header: {}", damaged(&error))))?;
     let data = file.slice(8 + header_len..file.len()).expect("the header lies inside the file");
     check_overlap(path, &header)?;
     header.0.into_iter().map(|(name, entry)| locate(path, &data, name, entry)).collect()
@@ -228,7 +280,10 @@ fn check_overlap(path: &Path, header: &Header) -> Result<(), Error> {
     spans.sort_by_key(|(span, _)| (span.start, span.end));
     for pair in spans.windows(2) {
         if pair[1].0.start < pair[0].0.end {
-            let problem = format!("its bytes overlap those of `{}`", pair[0].1);
+            let problem = format!(
+                "its bytes overlap those of `{}`: the file is damaged, fetch it again",
+                pair[0].1
+            );
             return Err(Error::Tensor {
                 path: path.to_path_buf(),
                 tensor: pair[1].1.into(),
@@ -256,60 +311,108 @@ fn locate(
         ))
     })?;
     if let Some(size) = entry.dtype.size_bytes() {
-        let wanted = entry.shape.iter().try_fold(size, |product, &n| product.checked_mul(n));
+        let wanted = entry.shape.0.iter().try_fold(size, |product, &n| product.checked_mul(n));
         if wanted != Some(bytes.len()) {
             return Err(wrong(format!(
-                "{:?} {:?} does not fit the {} bytes it has",
+                "{:?} {:?} does not fit the {} bytes it has: the file is damaged, fetch it again",
                 entry.dtype,
-                entry.shape,
+                entry.shape.0,
                 bytes.len()
             )));
         }
     }
-    let tensor = Tensor { path: path.to_path_buf(), dtype: entry.dtype, shape: entry.shape, bytes };
+    let tensor =
+        Tensor { path: path.to_path_buf(), dtype: entry.dtype, shape: entry.shape.0, bytes };
     Ok((name, tensor))
 }
 
 #[derive(Deserialize)]
 struct Entry {
     dtype: Dtype,
-    shape: Vec<usize>,
+    shape: Dims,
     data_offsets: (usize, usize),
 }
 
-/// The header's entries in file order; a repeated name is an error where a map would keep one.
+/// The header's entries in file order.
 struct Header(Vec<(String, Entry)>);
 
 impl<'de> Deserialize<'de> for Header {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(HeaderVisitor)
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer
+            .deserialize_map(PairsVisitor { skip: Some("__metadata__"), of: PhantomData })
+            .map(Self)
     }
 }
 
-struct HeaderVisitor;
+/// An object's fields in file order; a repeated name is an error where a map would keep one.
+struct Pairs<T>(Vec<(String, T)>);
 
-impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = Header;
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PairsVisitor { skip: None, of: PhantomData }).map(Self)
+    }
+}
 
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+struct PairsVisitor<T> {
+    skip: Option<&'static str>,
+    of: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for PairsVisitor<T> {
+    type Value = Vec<(String, T)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a map of tensors")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
-        let mut seen = std::collections::HashSet::new();
-        let mut entries = Vec::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut seen = HashSet::new();
+        let mut pairs = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
-            if name == "__metadata__" {
-                map.next_value::<serde::de::IgnoredAny>()?;
+            if self.skip == Some(&*name) {
+                map.next_value::<IgnoredAny>()?;
                 continue;
             }
             if !seen.insert(name.clone()) {
-                return Err(serde::de::Error::custom(format!("tensor `{name}` stands twice")));
+                return Err(A::Error::custom(format!("tensor `{name}` stands twice")));
             }
-            let entry = map.next_value()?;
-            entries.push((name, entry));
+            pairs.push((name, map.next_value()?));
         }
-        Ok(Header(entries))
+        Ok(pairs)
+    }
+}
+
+/// A tensor's dimensions: no more than any tensor of the family has, however many a file lists.
+struct Dims(Vec<usize>);
+
+const RANK_MAX: usize = 8;
+
+impl<'de> Deserialize<'de> for Dims {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(DimsVisitor).map(Self)
+    }
+}
+
+struct DimsVisitor;
+
+impl<'de> Visitor<'de> for DimsVisitor {
+    type Value = Vec<usize>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of dimensions")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<usize>, A::Error> {
+        let mut dims = Vec::new();
+        while let Some(dim) = seq.next_element()? {
+            if dims.len() == RANK_MAX {
+                return Err(A::Error::custom(format!(
+                    "a tensor of more than {RANK_MAX} dimensions"
+                )));
+            }
+            dims.push(dim);
+        }
+        Ok(dims)
     }
 }
 

@@ -20,6 +20,8 @@ use crate::{
 pub(super) const UNUSED_PREFIXES: [&str; 6] =
     ["vision_tower.", "model.visual.", "visual.", "mtp.", "language_model.mtp.", "model.mtp."];
 
+const DISAGREE: &str = "config.json and the weights disagree, fetch both again";
+
 /// Takes every tensor that the shape calls for, lists them, and complains of those that are left
 /// and are not known to be of no use.
 pub(super) fn assign(
@@ -216,12 +218,16 @@ impl Reader<'_> {
         let weight = self.take(&format!("{name}.weight"))?;
         if weight.dtype != Dtype::U32 || weight.shape != shape(words) {
             let problem = format!(
-                "{:?} {:?}, where {} bit in groups of {} want U32 {:?}",
+                "{:?} {:?}, where {} bit in groups of {} want U32 {:?}: {}",
                 weight.dtype,
                 weight.shape,
                 packing.bits,
                 packing.group,
-                shape(words)
+                shape(words),
+                match weight.dtype.is_float() {
+                    true => "it is not quantised, `calla quantize SRC DST` does that",
+                    false => DISAGREE,
+                }
             );
             return Err(self.wrong(&format!("{name}.weight"), problem));
         }
@@ -267,11 +273,13 @@ impl Reader<'_> {
     fn vector(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
         let tensor = self.take(name)?;
         if tensor.shape != shape {
-            let problem = format!("shape {:?}, where {shape:?} is expected", tensor.shape);
+            let problem =
+                format!("shape {:?}, where {shape:?} is expected: {DISAGREE}", tensor.shape);
             return Err(self.wrong(name, problem));
         }
         let values = tensor.to_f32().ok_or_else(|| {
-            let problem = format!("{:?}, where BF16, F16 or F32 is expected", tensor.dtype);
+            let problem =
+                format!("{:?}, where BF16, F16 or F32 is expected: {DISAGREE}", tensor.dtype);
             self.wrong(name, problem)
         })?;
         self.taken.push(TensorInfo {
@@ -289,7 +297,7 @@ impl Reader<'_> {
         let tensor = self.take(name)?;
         if tensor.dtype != dtype || tensor.shape != shape {
             let problem = format!(
-                "{:?} {:?}, where {dtype:?} {shape:?} is expected",
+                "{:?} {:?}, where {dtype:?} {shape:?} is expected: {DISAGREE}",
                 tensor.dtype, tensor.shape
             );
             return Err(self.wrong(name, problem));
@@ -299,7 +307,7 @@ impl Reader<'_> {
 
     fn take(&mut self, name: &str) -> Result<Tensor, Error> {
         let full = format!("{}{name}", self.prefix);
-        self.tensors.take(&full).ok_or_else(|| self.wrong(name, "missing".into()))
+        self.tensors.take(&full).ok_or_else(|| self.wrong(name, format!("missing: {DISAGREE}")))
     }
 
     fn wrong(&self, name: &str, problem: String) -> Error {
@@ -322,7 +330,7 @@ impl Reader<'_> {
                 path: tensor.path.clone(),
                 tensor: (*name).clone(),
                 problem: format!(
-                    "no part of this model ({} such tensors): config.json and the weights disagree",
+                    "no part of this model ({} such tensors): {DISAGREE}",
                     unknown.len()
                 ),
             }),
