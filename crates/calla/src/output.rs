@@ -48,7 +48,19 @@ pub(crate) fn note(verbose: u8, line: &str) {
 /// A line that is worth reading wherever stderr goes.
 pub(crate) fn warn(line: &str) {
     // With stderr closed there is nobody to tell.
-    let _ = writeln!(io::stderr(), "calla: {line}");
+    let _ = writeln!(io::stderr(), "calla: {}", printable(line));
+}
+
+/// The text with control characters written out: names in a file must not steer the terminal.
+fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() && !matches!(c, '\n' | '\t') {
+            true => printable.extend(c.escape_unicode()),
+            false => printable.push(c),
+        }
+    }
+    printable
 }
 
 /// Sends log lines to stderr, as the filter asks or else down to this level.
@@ -69,7 +81,12 @@ pub(crate) fn no_color() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::size;
+    use super::{printable, size};
+
+    #[test]
+    fn what_a_file_says_does_not_steer_the_terminal() {
+        assert_eq!(printable("a\n\tb\u{1b}[2Jé\r\u{9b}"), "a\n\tb\\u{1b}[2Jé\\u{d}\\u{9b}");
+    }
 
     #[test]
     fn sizes_have_three_or_four_digits() {

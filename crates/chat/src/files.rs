@@ -24,7 +24,9 @@ impl TextFiles {
                 file: "tokenizer.json",
                 advice: "copy it from the publisher's repository of the same model",
             })?,
-            template: template.map_err(|error| bad_file("chat_template.jinja", error))?,
+            template: template.map_err(|error| {
+                bad_file("chat_template.jinja", format!("{error}: damaged, fetch it again"))
+            })?,
             tokenizer_config: read_json(source, "tokenizer_config.json")?,
             generation_config: read_json(source, "generation_config.json")?,
         })
@@ -71,7 +73,9 @@ impl TextFiles {
 
 fn read_json(source: &Source, file: &'static str) -> Result<Option<Value>, ChatError> {
     let Some(bytes) = source.read_optional(file)? else { return Ok(None) };
-    serde_json::from_slice(&bytes).map(Some).map_err(|error| bad_file(file, error))
+    let read = serde_json::from_slice(&bytes);
+    read.map(Some)
+        .map_err(|error| bad_file(file, format!("{error}: cut short or damaged, fetch it again")))
 }
 
 fn bad_file(file: &'static str, problem: impl ToString) -> ChatError {

@@ -47,7 +47,7 @@ impl Model {
     ///
     /// # Errors
     /// [`ChatError::MissingFile`], [`ChatError::BadFile`], [`ChatError::Text`],
-    /// [`ChatError::Engine`]: a file is missing or cannot be used.
+    /// [`ChatError::Engine`]: a file is missing, cannot be used, or is another model's.
     pub fn load(
         source: &Source,
         shape: &Shape,
@@ -57,6 +57,7 @@ impl Model {
         let files = TextFiles::read(source)?;
         let renderer = Renderer::new(&files)?;
         let tokenizer = renderer.tokenizer();
+        check_vocabulary(tokenizer, shape)?;
         let mut inner = Inner {
             name: options.name,
             loaded_unix_s: unix_time_s(),
@@ -182,6 +183,22 @@ impl Model {
         let stops = StopStrings::new(&options.stop);
         Decoder::new(Arc::clone(tokenizer), detokenizer, output, stops)
     }
+}
+
+/// A tokenizer may know fewer tokens than the model has rows for them, which are padded, never more.
+fn check_vocabulary(tokenizer: &Tokenizer, shape: &Shape) -> Result<(), ChatError> {
+    let (ids, rows) = (tokenizer.vocab_size(), shape.vocab);
+    if ids <= rows {
+        return Ok(());
+    }
+    Err(ChatError::BadFile {
+        file: "tokenizer.json",
+        problem: format!(
+            "it has token ids up to {}, the model of config.json has vocab_size {rows}: they are \
+             of different models, copy tokenizer.json from the publisher's repository of this one",
+            ids - 1
+        ),
+    })
 }
 
 /// ChatML's two ends, which checkpoints of the family do not always list, and the checkpoint's own.

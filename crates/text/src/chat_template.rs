@@ -37,6 +37,14 @@ pub struct RenderInput<'a> {
 
 const NAME: &str = "chat_template";
 
+/// What a template may do before it has seen anything: one fuel pays for an instruction or for 64
+/// bytes. The family's templates take a few hundred a message.
+const FUEL: u64 = 200_000;
+
+/// What it may do more for each value of the conversation, and for each byte of text in it.
+const FUEL_PER_VALUE: u64 = 2_000;
+const FUEL_PER_BYTE: u64 = 8;
+
 impl ChatTemplate {
     /// Compiles a template.
     ///
@@ -56,9 +64,12 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TextError::TemplateRaised`] when the template refuses the conversation,
-    /// [`TextError::TemplateRender`] when it fails in any other way.
+    /// [`TextError::TemplateRender`] when it fails in any other way, or does far more than a
+    /// conversation of this length asks for.
     pub fn render(&self, input: &RenderInput<'_>) -> Result<String, TextError> {
-        let template = self.environment.get_template(NAME).map_err(render_error)?;
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel(input)));
+        let template = environment.get_template(NAME).map_err(render_error)?;
         template.render(context(input)).map_err(render_error)
     }
 }
@@ -98,6 +109,25 @@ pub fn find_template(
     }
 }
 
+/// A template is a program: its work is bounded by the conversation that it renders.
+fn fuel(input: &RenderInput<'_>) -> u64 {
+    let given = input.messages.iter().chain(input.tools).chain(input.extra.values());
+    let fuel = given.map(fuel_of).fold(FUEL, u64::saturating_add);
+    let keys: usize = input.extra.keys().map(String::len).sum();
+    fuel.saturating_add(FUEL_PER_BYTE * keys as u64)
+}
+
+fn fuel_of(value: &Json) -> u64 {
+    let of_bytes = |text: &str| FUEL_PER_BYTE * text.len() as u64;
+    let within = match value {
+        Json::String(text) => of_bytes(text),
+        Json::Array(items) => items.iter().map(fuel_of).sum(),
+        Json::Object(map) => map.iter().map(|(key, item)| of_bytes(key) + fuel_of(item)).sum(),
+        Json::Null | Json::Bool(_) | Json::Number(_) => 0,
+    };
+    FUEL_PER_VALUE + within
+}
+
 fn context(input: &RenderInput<'_>) -> Value {
     let list = |items: &[Json]| items.iter().map(python::value_of).collect::<Value>();
     let own = [
@@ -120,6 +150,13 @@ fn syntax_error(error: Error) -> TextError {
 fn render_error(error: Error) -> TextError {
     match python::raised_message(&error) {
         Some(message) => TextError::TemplateRaised { message: message.to_owned() },
+        None if error.kind() == ErrorKind::OutOfFuel => TextError::TemplateRender {
+            reason: format!(
+                "{}: far more work than this conversation asks for, use the template of the \
+                 publisher's repository",
+                describe(&error)
+            ),
+        },
         None => TextError::TemplateRender { reason: describe(&error) },
     }
 }

@@ -9,6 +9,8 @@ use tokenizers::{
 
 use crate::TextError;
 
+mod file;
+
 /// A byte-level BPE tokenizer read from a `tokenizer.json`.
 ///
 /// It adds nothing on its own (no begin-of-text token, no padding, no truncation): the chat template
@@ -36,8 +38,10 @@ impl Tokenizer {
     /// [`TextError::TokenizerFormat`] when the bytes do not parse, or the vocabulary is not
     /// byte-level (then pieces have no exact bytes and text could not be streamed safely).
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TextError> {
+        let file = file::check(bytes)?;
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
             .map_err(|e| TextError::TokenizerFormat { reason: e.to_string() })?;
+        file.check_ids(&inner)?;
         // A file may carry training-time settings that would shorten or pad prompts unseen.
         inner
             .with_truncation(None)
@@ -109,15 +113,20 @@ struct PieceTable {
     special: Vec<u32>,              // sorted ids
 }
 
-/// Far above any vocabulary of the family, low enough that a hostile file cannot ask for gigabytes.
-const ID_MAX: u32 = 1 << 22;
+/// A file of few tokens cannot ask for much memory: of its ids at least one in this many is used.
+const IDS_PER_TOKEN_MAX: usize = 16;
+
+/// Ids that are always good.
+const IDS_FREE: usize = 4096;
 
 impl PieceTable {
     fn new(inner: &tokenizers::Tokenizer) -> Result<Self, TextError> {
         let byte_of = byte_level_alphabet();
         let added = inner.get_added_tokens_decoder();
         let mut table = Self { bytes: Vec::new(), spans: Vec::new(), special: Vec::new() };
-        for (piece, id) in inner.get_vocab(false) {
+        let vocabulary = inner.get_vocab(false);
+        let ids_max = IDS_FREE + IDS_PER_TOKEN_MAX * (vocabulary.len() + added.len());
+        for (piece, id) in vocabulary {
             if added.contains_key(&id) {
                 continue;
             }
@@ -131,12 +140,12 @@ impl PieceTable {
                 })?;
                 table.bytes.push(*byte);
             }
-            table.close_piece(id, start)?;
+            table.close_piece(id, start, ids_max)?;
         }
         for (id, token) in added {
             let start = table.bytes.len();
             table.bytes.extend_from_slice(token.content.as_bytes());
-            table.close_piece(id, start)?;
+            table.close_piece(id, start, ids_max)?;
             if token.special {
                 table.special.push(id);
             }
@@ -145,9 +154,11 @@ impl PieceTable {
         Ok(table)
     }
 
-    fn close_piece(&mut self, id: u32, start: usize) -> Result<(), TextError> {
-        if id > ID_MAX {
-            let reason = format!("token id {id} is above the supported maximum {ID_MAX}");
+    fn close_piece(&mut self, id: u32, start: usize, ids_max: usize) -> Result<(), TextError> {
+        if id as usize >= ids_max {
+            let reason = format!(
+                "token id {id} is far above the number of tokens: the file is damaged, fetch it again"
+            );
             return Err(TextError::TokenizerFormat { reason });
         }
         let span = u32::try_from(start).ok().zip(u32::try_from(self.bytes.len()).ok());
@@ -158,7 +169,11 @@ impl PieceTable {
         if self.spans.len() <= index {
             self.spans.resize(index + 1, None);
         }
-        self.spans[index] = Some(span);
+        if self.spans[index].replace(span).is_some() {
+            let reason =
+                format!("two tokens have the id {id}: the file is damaged, fetch it again");
+            return Err(TextError::TokenizerFormat { reason });
+        }
         Ok(())
     }
 

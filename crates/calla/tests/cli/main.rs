@@ -4,6 +4,7 @@ mod agree;
 mod config;
 mod doctor;
 mod exam;
+mod files;
 mod inspect;
 mod memory;
 mod perplexity;

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
 
-use super::text::float_repr;
+use super::text::{DEPTH_MAX, bytes_max, float_repr, too_large};
 
 /// `value | tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
-pub(super) fn to_json(value: &Value, args: Kwargs) -> Result<String, Error> {
+pub(super) fn to_json(state: &State<'_, '_>, value: &Value, args: Kwargs) -> Result<String, Error> {
     let indent: Option<Value> = args.get("indent")?;
     let separators: Option<Vec<String>> = args.get("separators")?;
     let style = Style {
@@ -16,6 +16,7 @@ pub(super) fn to_json(value: &Value, args: Kwargs) -> Result<String, Error> {
         sort_keys: args.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
         indent: indent.filter(|v| !v.is_none()).map(|v| indent_text(&v)).transpose()?,
         separators,
+        bytes_max: bytes_max(state),
     };
     args.assert_all_used()?;
     let mut out = String::new();
@@ -27,7 +28,7 @@ pub(super) fn to_json(value: &Value, args: Kwargs) -> Result<String, Error> {
 const INDENT_MAX: i64 = 64;
 
 fn indent_text(value: &Value) -> Result<String, Error> {
-    if let Some(text) = value.as_str() {
+    if let Some(text) = value.as_str().filter(|text| text.len() <= INDENT_MAX as usize) {
         return Ok(text.to_owned());
     }
     let width = i64::try_from(value.clone())?;
@@ -43,10 +44,15 @@ struct Style {
     sort_keys: bool,
     indent: Option<String>,          // the text of one level
     separators: Option<Vec<String>>, // between items, after a key
+    bytes_max: usize,
 }
 
 impl Style {
     fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+        // A value may hold another many times over, so its text can be of any length.
+        if depth > DEPTH_MAX || out.len() > self.bytes_max {
+            return Err(too_large());
+        }
         if let Some(text) = value.as_str() {
             self.write_string(out, text);
             return Ok(());

@@ -1,21 +1,26 @@
 //! The methods of Python's `str` and `dict` that chat templates call.
 
 use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
 
-use super::text::to_str;
+use super::text::{bytes_max, to_str, too_large};
 
 /// Calls `value.name(args)` for a method that the template engine itself does not have.
-pub(super) fn call(value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn call(
+    state: &State<'_, '_>,
+    value: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     match value.kind() {
-        ValueKind::String => call_str(value.as_str().unwrap_or_default(), name, args),
+        ValueKind::String => call_str(state, value.as_str().unwrap_or_default(), name, args),
         ValueKind::Map => call_dict(value, name, args),
-        ValueKind::Seq => call_list(value, name, args),
+        ValueKind::Seq => call_list(state, value, name, args),
         _ => Err(unknown_method()),
     }
 }
 
-fn call_str(text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
+fn call_str(state: &State<'_, '_>, text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(match name {
         "startswith" => any_affix(args, |affix| text.starts_with(affix))?.into(),
         "endswith" => any_affix(args, |affix| text.ends_with(affix))?.into(),
@@ -27,7 +32,7 @@ fn call_str(text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
         "splitlines" => split_lines(text, args)?,
         "partition" => partition(text, args, Side::Left)?,
         "rpartition" => partition(text, args, Side::Right)?,
-        "replace" => replace(text, args)?,
+        "replace" => replace(text, args, bytes_max(state))?,
         "removeprefix" => {
             let (affix,): (&str,) = from_args(args)?;
             text.strip_prefix(affix).unwrap_or(text).into()
@@ -38,8 +43,7 @@ fn call_str(text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
         }
         "join" => {
             let (items,): (&Value,) = from_args(args)?;
-            let items: Vec<String> = items.try_iter()?.map(|item| to_str(&item)).collect();
-            items.join(text).into()
+            join(state, text, items)?.into()
         }
         "find" => place_of(text, args, |needle| text.find(needle))?,
         "rfind" => place_of(text, args, |needle| text.rfind(needle))?,
@@ -92,7 +96,12 @@ fn call_dict(map: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-fn call_list(list: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+fn call_list(
+    state: &State<'_, '_>,
+    list: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     let (wanted,): (&Value,) = match name {
         "count" | "index" => from_args(args)?,
         _ => return Err(unknown_method()),
@@ -101,9 +110,13 @@ fn call_list(list: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     if name == "count" {
         return Ok(matches.count().into());
     }
-    matches.next().map(|(index, _)| index.into()).ok_or_else(|| {
-        Error::new(ErrorKind::InvalidOperation, format!("{} is not in list", to_str(wanted)))
-    })
+    match matches.next() {
+        Some((index, _)) => Ok(index.into()),
+        None => {
+            let reason = format!("{} is not in list", to_str(state, wanted)?);
+            Err(Error::new(ErrorKind::InvalidOperation, reason))
+        }
+    }
 }
 
 /// Python's `strip`: white space, or any of the given characters, off both ends.
@@ -220,8 +233,24 @@ fn partition(text: &str, args: &[Value], side: Side) -> Result<Value, Error> {
     Ok(Value::from(Tuple::from(parts.unwrap_or(unsplit).map(Value::from))))
 }
 
-fn replace(text: &str, args: &[Value]) -> Result<Value, Error> {
+fn join(state: &State<'_, '_>, separator: &str, items: &Value) -> Result<String, Error> {
+    let mut joined = String::new();
+    for (index, item) in items.try_iter()?.enumerate() {
+        joined.push_str(if index == 0 { "" } else { separator });
+        joined.push_str(&to_str(state, &item)?);
+        if joined.len() > bytes_max(state) {
+            return Err(too_large());
+        }
+    }
+    Ok(joined)
+}
+
+fn replace(text: &str, args: &[Value], bytes_max: usize) -> Result<Value, Error> {
     let (from, to, count): (&str, &str, Option<i64>) = from_args(args)?;
+    let places = text.matches(from).count();
+    if places.saturating_mul(to.len()).saturating_add(text.len()) > bytes_max {
+        return Err(too_large());
+    }
     Ok(match usize::try_from(count.unwrap_or(-1)) {
         Ok(count) => text.replacen(from, to, count),
         Err(_) => text.replace(from, to),

@@ -9,18 +9,18 @@ mod time;
 use std::fmt;
 
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::{Environment, Error, ErrorKind, State};
 
 /// Teaches `env` Python's formatting, methods and the functions transformers offers templates.
 pub(crate) fn install(env: &mut Environment<'static>) {
-    env.set_formatter(|out, _, value| text::write_str(out, value).map_err(Error::from));
-    env.set_unknown_method_callback(|_, value, name, args| methods::call(value, name, args));
-
-    env.add_filter("string", |value: &Value| text::to_str(value));
-    env.add_filter("tojson", json::to_json);
-    env.add_filter("trim", |value: &Value, chars: Option<&str>| {
-        methods::strip(&text::to_str(value), chars).to_owned()
+    env.set_formatter(|out, state, value| text::write_within(out, state, value));
+    env.set_unknown_method_callback(|state, value, name, args| {
+        methods::call(state, value, name, args)
     });
+
+    env.add_filter("string", text::to_str);
+    env.add_filter("tojson", json::to_json);
+    env.add_filter("trim", trim);
 
     // Jinja2 asks for `len` and `[]`, for `iter()`, and for Python's number tower.
     env.add_test("sequence", |value: &Value| {
@@ -77,7 +77,16 @@ impl fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-fn raise_exception(message: &Value, _more: Rest<Value>, _named: Kwargs) -> Result<Value, Error> {
-    let raised = Raised(text::to_str(message));
+fn trim(state: &State<'_, '_>, value: &Value, chars: Option<&str>) -> Result<String, Error> {
+    Ok(methods::strip(&text::to_str(state, value)?, chars).to_owned())
+}
+
+fn raise_exception(
+    state: &State<'_, '_>,
+    message: &Value,
+    _more: Rest<Value>,
+    _named: Kwargs,
+) -> Result<Value, Error> {
+    let raised = Raised(text::to_str(state, message)?);
     Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(raised))
 }

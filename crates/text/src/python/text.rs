@@ -3,24 +3,65 @@
 use std::fmt::{self, Write};
 
 use minijinja::value::{Value, ValueKind};
+use minijinja::{Error, ErrorKind, State};
 
-/// `str(value)`.
-pub(super) fn to_str(value: &Value) -> String {
-    let mut out = String::new();
-    write_str(&mut out, value).expect("writing to a String cannot fail");
-    out
+/// Deepest nesting that is written out: no JSON is read that is deeper.
+pub(super) const DEPTH_MAX: usize = 256;
+
+/// `str(value)`, if it is not longer than the template may still make.
+pub(super) fn to_str(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
+    let mut text = String::new();
+    write_within(&mut text, state, value)?;
+    Ok(text)
 }
 
-/// Writes `str(value)`; an undefined value prints as nothing, as in Jinja2.
-pub(super) fn write_str(out: &mut dyn Write, value: &Value) -> fmt::Result {
-    match value.as_str() {
-        Some(text) => out.write_str(text),
-        None if value.is_undefined() => Ok(()),
-        None => write_repr(out, value),
+/// Writes `str(value)`, if it is not longer than the template may still make.
+pub(super) fn write_within(
+    out: &mut dyn Write,
+    state: &State<'_, '_>,
+    value: &Value,
+) -> Result<(), Error> {
+    let mut out = Limited { out, left: bytes_max(state) };
+    write_str(&mut out, value).map_err(|_| too_large())
+}
+
+/// Bytes that what is left of the template's fuel pays for.
+pub(super) fn bytes_max(state: &State<'_, '_>) -> usize {
+    const BYTES_PER_FUEL: u64 = 64;
+    let left = state.fuel_levels().map_or(u64::MAX, |(_, left)| left);
+    usize::try_from(left.saturating_mul(BYTES_PER_FUEL)).unwrap_or(usize::MAX)
+}
+
+pub(super) fn too_large() -> Error {
+    Error::new(ErrorKind::OutOfFuel, "a text that is too long, or nested too deeply")
+}
+
+/// A value may hold another many times over, so its text can be of any length.
+struct Limited<'a> {
+    out: &'a mut dyn Write,
+    left: usize,
+}
+
+impl Write for Limited<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.left = self.left.checked_sub(text.len()).ok_or(fmt::Error)?;
+        self.out.write_str(text)
     }
 }
 
-fn write_repr(out: &mut dyn Write, value: &Value) -> fmt::Result {
+/// Writes `str(value)`; an undefined value prints as nothing, as in Jinja2.
+fn write_str(out: &mut dyn Write, value: &Value) -> fmt::Result {
+    match value.as_str() {
+        Some(text) => out.write_str(text),
+        None if value.is_undefined() => Ok(()),
+        None => write_repr(out, value, 0),
+    }
+}
+
+fn write_repr(out: &mut dyn Write, value: &Value, depth: usize) -> fmt::Result {
+    if depth > DEPTH_MAX {
+        return Err(fmt::Error);
+    }
     if let Some(text) = value.as_str() {
         return write_string_repr(out, text);
     }
@@ -36,7 +77,7 @@ fn write_repr(out: &mut dyn Write, value: &Value) -> fmt::Result {
             let mut count = 0;
             for item in value.try_iter().into_iter().flatten() {
                 out.write_str(if count == 0 { "" } else { ", " })?;
-                write_repr(out, &item)?;
+                write_repr(out, &item, depth + 1)?;
                 count += 1;
             }
             out.write_str(if value.is_tuple() && count == 1 { "," } else { "" })?;
@@ -46,9 +87,9 @@ fn write_repr(out: &mut dyn Write, value: &Value) -> fmt::Result {
             out.write_char('{')?;
             for (index, key) in value.try_iter().into_iter().flatten().enumerate() {
                 out.write_str(if index == 0 { "" } else { ", " })?;
-                write_repr(out, &key)?;
+                write_repr(out, &key, depth + 1)?;
                 out.write_str(": ")?;
-                write_repr(out, &value.get_item(&key).unwrap_or_default())?;
+                write_repr(out, &value.get_item(&key).unwrap_or_default(), depth + 1)?;
             }
             out.write_char('}')
         }
@@ -161,8 +202,10 @@ mod tests {
             r#"[true, null, "it's", "a\"b'c", "\u0007\u00a0é\ud83e\udd80", {"k": [1, 2.0], "": {}}]"#,
         )
         .expect("valid JSON");
+        let mut text = String::new();
+        write_str(&mut text, &crate::python::value_of(&value)).expect("it is not deep");
         assert_eq!(
-            to_str(&crate::python::value_of(&value)),
+            text,
             r#"[True, None, "it's", 'a"b\'c', '\x07\xa0é🦀', {'k': [1, 2.0], '': {}}]"#
         );
     }

@@ -1,0 +1,86 @@
+//! Model folders that cannot be used, as a user of the program sees them.
+
+use std::{fs, path::Path};
+
+use crate::{failure, scratch, text, tiny};
+
+#[test]
+fn another_models_tokenizer_is_refused() {
+    let model = scratch("another-tokenizer");
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(tiny("dense").join(file), model.join(file)).expect("copied");
+    }
+    for file in ["tokenizer.json", "chat_template.jinja"] {
+        fs::copy(seedling().join(file), model.join(file)).expect("copied");
+    }
+    let message = failure(&["chat", "hi", "--model", text(&model)], 1);
+    for word in ["tokenizer.json", "up to 4095", "vocab_size 320", "publisher's repository"] {
+        assert!(message.contains(word), "{message}");
+    }
+}
+
+#[test]
+fn a_name_in_a_file_does_not_steer_the_terminal() {
+    let model = scratch("escape");
+    let config = r#"{"model_type": "\u001b[2Jllama"}"#;
+    fs::write(model.join("config.json"), config).expect("writable");
+    let message = failure(&["inspect", "--model", text(&model)], 1);
+    assert!(message.contains("\\u{1b}[2Jllama") && !message.contains('\u{1b}'), "{message}");
+}
+
+/// The server has mapped its weights when it is ready; the request is what reads them.
+#[cfg(unix)]
+#[test]
+fn a_model_that_is_cut_while_it_is_served_is_named() {
+    use std::{
+        fs::File,
+        io::{Read as _, Write as _},
+        net::TcpStream,
+        time::Duration,
+    };
+
+    let model = scratch("cut-while-served").join("model");
+    fs::create_dir(&model).expect("created");
+    for entry in fs::read_dir(seedling()).expect("readable").flatten() {
+        fs::copy(entry.path(), model.join(entry.file_name())).expect("copied");
+    }
+    let log = model.with_file_name("log");
+    let mut server = crate::calla(&["serve", "--port", "0", "--model", text(&model)])
+        .stderr(File::create(&log).expect("writable"))
+        .spawn()
+        .expect("it starts");
+    let address = loop {
+        let log = fs::read_to_string(&log).expect("readable");
+        if let Some((_, rest)) = log.split_once("ready address=")
+            && let Some((address, _)) = rest.split_once([' ', '\n'])
+        {
+            break address.to_owned();
+        }
+        assert!(server.try_wait().expect("known").is_none(), "it ended: {log}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+
+    let weights = model.join("model.safetensors");
+    File::options().write(true).open(&weights).and_then(|file| file.set_len(0)).expect("cut");
+    let body = r#"{"model": "model", "prompt": "Hello", "max_tokens": 4}"#;
+    let mut connection = TcpStream::connect(&address).expect("it listens");
+    write!(
+        connection,
+        "POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("it reads");
+    // The process ends before it can answer.
+    let _ = connection.read_to_end(&mut Vec::new());
+
+    let status = server.wait().expect("it ends");
+    let log = fs::read_to_string(&log).expect("readable");
+    assert_eq!(status.code(), Some(1), "{status}: {log}");
+    let wanted = format!("calla: {}: cannot be read any more", weights.display());
+    assert!(log.contains(&wanted), "{log}");
+}
+
+fn seedling() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/seedling"))
+}

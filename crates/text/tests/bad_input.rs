@@ -1,0 +1,168 @@
+//! Tokenizer files and templates that are damaged, another model's, or meant to do harm: each is
+//! refused with a message that says what is wrong and what to do.
+
+use calla_text::{ChatTemplate, RenderInput, TextError, Tokenizer};
+use serde_json::{Map, Value, json};
+
+/// What is done to a good tokenizer.json, and words of the message.
+type Case = (&'static str, fn(&mut Value), &'static [&'static str]);
+
+const TOKENIZERS: &[Case] = &[
+    (
+        "an added token with another id",
+        |file| file["added_tokens"][0]["id"] = json!(2_999),
+        &["<|endoftext|>", "id 2999 in the file", "3000", "fetch it again"],
+    ),
+    (
+        "two tokens with one id",
+        |file| {
+            let vocabulary = file["model"]["vocab"].as_object_mut().expect("a map");
+            let id = vocabulary["a"].clone();
+            vocabulary.insert("b".into(), id);
+        },
+        &["two tokens have the id", "fetch it again"],
+    ),
+    (
+        "an id far above the others",
+        |file| file["model"]["vocab"]["a"] = json!(1_000_000),
+        &["token id 1000000", "far above", "fetch it again"],
+    ),
+    (
+        "another kind of model",
+        |file| file["model"] = json!({"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}),
+        &["model.type is `Unigram`", "BPE", "publisher's repository"],
+    ),
+    (
+        "rules that are longer than any",
+        |file| {
+            let pattern = json!({"type": "Split", "pattern": {"Regex": "\\p{L}{500}"},
+                "behavior": "Isolated", "invert": false});
+            file["pre_tokenizer"] =
+                json!({"type": "Sequence", "pretokenizers": vec![pattern; 1_000]});
+        },
+        &["pre_tokenizer has", "publisher's repository"],
+    ),
+    (
+        "a merge of tokens that are not there",
+        |file| file["model"]["merges"] = json!([["<nowhere>", "<nothing>"]]),
+        &["tokenizer.json is not usable", "<nowhere>"],
+    ),
+    ("no model", |file| drop(file.as_object_mut().map(|file| file.remove("model"))), &["model"]),
+];
+
+#[test]
+fn tokenizer_files_are_refused_with_the_place() {
+    let good = include_str!("data/small_tokenizer.json");
+    for (name, damage, says) in TOKENIZERS {
+        let mut file: Value = serde_json::from_str(good).expect("valid JSON");
+        damage(&mut file);
+        refuse_tokenizer(name, file.to_string().as_bytes(), says);
+    }
+    refuse_tokenizer("empty", b"", &["tokenizer.json", "is empty", "fetch it again"]);
+    let cut = &good.as_bytes()[..good.len() / 2];
+    refuse_tokenizer("cut short", cut, &["tokenizer.json", "EOF", "fetch it again"]);
+    refuse_tokenizer("not UTF-8", b"{\"\xff\": 0}", &["tokenizer.json", "fetch it again"]);
+    refuse_tokenizer("deep", &[b'['; 1_000_000], &["tokenizer.json", "fetch it again"]);
+}
+
+fn refuse_tokenizer(name: &str, bytes: &[u8], says: &[&str]) {
+    let error = Tokenizer::from_bytes(bytes).err();
+    let message = error.unwrap_or_else(|| panic!("{name}: is usable")).to_string();
+    for word in says {
+        assert!(message.contains(word), "{name}: no `{word}` in: {message}");
+    }
+}
+
+/// Templates that would take all the time or memory there is.
+const GREEDY: &[(&str, &str)] = &[
+    (
+        "loops in loops",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}\
+         {% endfor %}{% endfor %}{% endfor %}",
+    ),
+    (
+        "a text that doubles",
+        "{% set n = namespace(x='ab') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}\
+         {% endfor %}{{ n.x }}",
+    ),
+    (
+        "a printed list that holds itself many times",
+        "{% set n = namespace(x=[1]) %}{% for a in range(99) %}{% set n.x = [n.x, n.x] %}\
+         {% endfor %}{{ n.x }}",
+    ),
+    (
+        "the same as JSON",
+        "{% set n = namespace(x=[1]) %}{% for a in range(99) %}{% set n.x = [n.x, n.x] %}\
+         {% endfor %}{{ n.x | tojson }}",
+    ),
+    (
+        "the same as text",
+        "{% set n = namespace(x=[1]) %}{% for a in range(40) %}{% set n.x = [n.x, n.x] %}\
+         {% endfor %}{{ n.x | string | length }}",
+    ),
+    (
+        "the same joined",
+        "{% set n = namespace(x=[1]) %}{% for a in range(40) %}{% set n.x = [n.x, n.x] %}\
+         {% endfor %}{{ ', '.join([n.x]) }}",
+    ),
+    (
+        "a text for each character of a text",
+        "{% set x = 'a' * 100000 %}{{ x.replace('a', x) | length }}",
+    ),
+    (
+        "a text between the items of a list",
+        "{% set x = 'a' * 100000 %}{{ x.join(range(99999)) | length }}",
+    ),
+    (
+        "a list in a list, thousands deep",
+        "{% set n = namespace(x=[]) %}{% for a in range(5000) %}{% set n.x = [n.x] %}\
+         {% endfor %}{{ n.x }}",
+    ),
+    ("a macro that calls itself", "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}"),
+];
+
+#[test]
+fn greedy_templates_are_stopped() {
+    for (name, source) in GREEDY {
+        let template = ChatTemplate::new(source).expect("it compiles");
+        match render(&template, "hi") {
+            Err(TextError::TemplateRender { .. }) => {}
+            other => panic!("{name}: {:?}", other.map(|text| text.len())),
+        }
+    }
+    let template = ChatTemplate::new(GREEDY[0].1).expect("it compiles");
+    let message = render(&template, "hi").expect_err("it never ends").to_string();
+    assert!(message.contains("line 1") && message.contains("publisher's"), "{message}");
+}
+
+/// What a long conversation takes is far from the bound.
+#[test]
+fn long_conversations_are_rendered() {
+    let template = ChatTemplate::new(include_str!("data/qwen3.6.chat_template.jinja"))
+        .expect("the published template compiles");
+    let long = "word ".repeat(1_000_000);
+    assert!(render(&template, &long).expect("renders").len() > 5_000_000);
+    let messages: Vec<Value> = (0..4_000)
+        .map(|turn| match turn % 2 {
+            0 => json!({"role": "user", "content": "Why?"}),
+            _ => json!({"role": "assistant", "content": "<think>\nhm\n</think>\n\nSo."}),
+        })
+        .chain([json!({"role": "user", "content": "And?"})])
+        .collect();
+    assert!(render_all(&template, &messages).expect("renders").contains("And?"));
+}
+
+fn render(template: &ChatTemplate, question: &str) -> Result<String, TextError> {
+    render_all(template, &[json!({"role": "user", "content": question})])
+}
+
+fn render_all(template: &ChatTemplate, messages: &[Value]) -> Result<String, TextError> {
+    template.render(&RenderInput {
+        messages,
+        tools: &[],
+        add_generation_prompt: true,
+        extra: &Map::new(),
+        bos_token: None,
+        eos_token: None,
+    })
+}
