@@ -99,8 +99,9 @@ impl Source {
             Place::Folder(folder) => folder,
         };
         let path = folder.join(name);
-        let file = open(&path)?.ok_or_else(|| self.absent(name))?;
-        let map = Map::of(&file, &path).map_err(|source| Error::Io { path, source })?;
+        let io = |source| Error::Io { path: path.clone(), source };
+        let file = open(&path)?.ok_or_else(|| io(std::io::ErrorKind::NotFound.into()))?;
+        let map = Map::of(&file, &path).map_err(io)?;
         Ok(Bytes::new(Arc::new(map)))
     }
 
