@@ -27,6 +27,7 @@ mod quantize;
 mod remove;
 mod serve;
 mod settings;
+mod small_file;
 mod synth;
 mod tokens;
 mod version;

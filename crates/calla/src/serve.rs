@@ -1,11 +1,14 @@
 //! `calla serve`.
 
-use std::{fs, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use calla_server::ServerConfig;
 use tokio::runtime::Builder;
 
-use crate::{args::ServeArgs, error::Error, model};
+use crate::{args::ServeArgs, error::Error, model, small_file};
+
+/// Far more than any key takes.
+const KEY_BYTES_MAX: u64 = 64 << 10;
 
 pub(crate) fn run(args: ServeArgs, verbose: u8) -> Result<(), Error> {
     let config = ServerConfig {
@@ -32,7 +35,7 @@ pub(crate) fn run(args: ServeArgs, verbose: u8) -> Result<(), Error> {
 fn api_key(args: &ServeArgs) -> Result<Option<String>, Error> {
     let Some(path) = &args.api_key_file else { return Ok(args.api_key.clone()) };
     let file = |problem: String| Error::File { path: path.clone(), problem };
-    let key = fs::read_to_string(path).map_err(|error| file(error.to_string()))?;
+    let key = small_file::read(path, KEY_BYTES_MAX).map_err(|error| file(error.to_string()))?;
     match key.trim() {
         "" => Err(file("is empty: expected a key on its first line".into())),
         key if key.contains(char::is_whitespace) => {

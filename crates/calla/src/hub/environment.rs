@@ -1,12 +1,15 @@
 //! The environment variables that programs of the hub share.
 
-use std::{env, ffi::OsString, fs, path::PathBuf};
+use std::{env, ffi::OsString, path::PathBuf};
 
 use ureq::http::{HeaderValue, Uri};
 
-use crate::{error::Error, folders};
+use crate::{error::Error, folders, small_file};
 
 const ENDPOINT_DEFAULT: &str = "https://huggingface.co";
+
+/// Far more than any token takes.
+const TOKEN_BYTES_MAX: u64 = 64 << 10;
 
 /// A secret that is sent to the hub, and nowhere else; it has no `Debug` and no `Display`.
 pub(super) struct Token {
@@ -46,7 +49,7 @@ pub(super) fn token() -> Result<Option<Token>, Error> {
         None => {
             // Without a home folder there is no file either.
             let Ok(path) = home().map(|home| home.join("token")) else { return Ok(None) };
-            match fs::read_to_string(&path) {
+            match small_file::read(&path, TOKEN_BYTES_MAX) {
                 Ok(text) => (text, path.display().to_string()),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
                 Err(error) => return Err(Error::File { path, problem: error.to_string() }),

@@ -4,8 +4,7 @@
 use std::{
     collections::BTreeMap,
     error::Error as _,
-    fs::File,
-    io::{self, Read as _},
+    io,
     path::{Path, PathBuf},
 };
 
@@ -16,10 +15,13 @@ use super::{
     Error,
     schema::{self, Kind},
 };
-use crate::folders;
+use crate::{folders, small_file};
 
 /// Longest file that is read: far more than all settings take.
 const BYTES_MAX: u64 = 1 << 20;
+
+/// What stands for no file; it is a device, which is not read.
+const NO_FILE: &str = "/dev/null";
 
 /// A config file in which every key and value was found good.
 #[derive(Debug)]
@@ -48,8 +50,11 @@ impl ConfigFile {
     /// # Errors
     /// When it cannot be read, or holds a key or a value that the commands do not know.
     pub(super) fn named(path: &Path, root: &Command) -> Result<Self, Error> {
-        let opened = File::open(path).map_err(|error| failed(path, &error.to_string()))?;
-        Self::read(path, opened, root)
+        let text = match path == Path::new(NO_FILE) {
+            true => String::new(),
+            false => read(path).map_err(|error| failed(path, &error.to_string()))?,
+        };
+        Self::parse(path, &text, root)
     }
 
     /// The file in its usual place, if there is one.
@@ -58,21 +63,15 @@ impl ConfigFile {
     /// As for [`ConfigFile::named`].
     pub(super) fn usual(root: &Command) -> Result<Option<Self>, Error> {
         let Some(path) = usual_path() else { return Ok(None) };
-        match File::open(&path) {
-            Ok(opened) => Self::read(&path, opened, root).map(Some),
+        match read(&path) {
+            Ok(text) => Self::parse(&path, &text, root).map(Some),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(failed(&path, &error.to_string())),
         }
     }
 
-    fn read(path: &Path, opened: File, root: &Command) -> Result<Self, Error> {
-        let mut text = String::new();
-        let read = opened.take(BYTES_MAX + 1).read_to_string(&mut text);
-        let len = read.map_err(|error| failed(path, &error.to_string()))?;
-        if len as u64 > BYTES_MAX {
-            return Err(failed(path, &format!("holds more than {BYTES_MAX} bytes")));
-        }
-        let entries = parse(&text, root).map_err(|problem| problem.in_file(path))?;
+    fn parse(path: &Path, text: &str, root: &Command) -> Result<Self, Error> {
+        let entries = parse(text, root).map_err(|problem| problem.in_file(path))?;
         let file = ConfigFile { path: path.to_owned(), entries };
         // What contradicts itself is told now, whatever command runs.
         for leaf in schema::leaves(root, &[]) {
@@ -110,6 +109,10 @@ impl ConfigFile {
 /// Where the file is looked for when nobody names one.
 pub(super) fn usual_path() -> Option<PathBuf> {
     Some(folders::config()?.join("config.toml"))
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    small_file::read(path, BYTES_MAX)
 }
 
 fn is_absent(error: &io::Error) -> bool {

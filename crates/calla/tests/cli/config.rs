@@ -160,8 +160,11 @@ fn a_file_that_is_no_text_is_refused() {
     fs::write(&file, b"threads = \xff\n").expect("writable");
     let told = stderr(&mut calla(&["config", "--config", text(&file)]), 2);
     assert!(told.contains("config.toml") && told.contains("UTF-8"), "{told}");
+    fs::write(&file, "#".repeat((1 << 20) + 1)).expect("writable");
+    let long = stderr(&mut calla(&["config", "--config", text(&file)]), 2);
+    assert!(long.contains("more than 1048576 bytes"), "{long}");
     let endless = stderr(&mut calla(&["config", "--config", "/dev/zero"]), 2);
-    assert!(endless.contains("more than 1048576 bytes"), "{endless}");
+    assert!(endless.contains("/dev/zero: not a regular file"), "{endless}");
 }
 
 #[test]
