@@ -153,8 +153,9 @@ pub(crate) fn load_chat(
     verbose: u8,
 ) -> Result<Model, Error> {
     let demand = Demand::of(&engine);
-    let Loaded { checkpoint, backend, grant, .. } =
-        load_for(model, backend, verbose, |_| Ok(demand))?;
+    let Loaded { checkpoint, backend, grant, .. } = load_for(model, backend, verbose, |shape| {
+        check_context(&engine, shape.context_max).map(|()| demand)
+    })?;
     let context_max = checkpoint.shape.context_max;
     if engine.context_tokens.is_none() && grant.context < context_max {
         output::warn(&format!(
@@ -168,12 +169,22 @@ pub(crate) fn load_chat(
             "memory leaves less to the cache than it may take"
         );
     }
-    // A context that was asked for goes on as it is: the engine says what it thinks of it.
     engine.context_tokens = engine.context_tokens.or(Some(grant.context));
     engine.cache_bytes = grant.cache_bytes as usize;
     let engine = Engine::start(backend, engine)?;
     let options = ModelOptions { name: model.name(), sampling };
     Ok(Model::load(&model.source()?, &checkpoint.shape, engine, options)?)
+}
+
+/// Refuses a context that the model cannot hold, or that holds no answer.
+fn check_context(engine: &EngineConfig, context_max: usize) -> Result<(), Error> {
+    match engine.context_tokens {
+        Some(tokens) if !(2..=context_max).contains(&tokens) => Err(Error::Flag {
+            flag: "max-context",
+            problem: format!("{tokens} tokens, expected 2 to the model's {context_max}"),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// The checkpoint's tokenizer alone, for what needs no template.

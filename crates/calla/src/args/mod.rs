@@ -22,8 +22,12 @@ pub(crate) use shared::{
     BackendArgs, BackendChoice, CacheArgs, DeviceArgs, EngineArgs, ModelArgs, OutputArgs,
     SamplingArgs,
 };
+use shared::{count, count_to};
 
 use crate::{hub::RepoName, version};
+
+/// More than ten times as deep as any model of the family.
+const LAYERS_MAX: usize = 1024;
 
 /// What is measured unless told otherwise: a short prompt and a long one.
 const CONTEXTS_DEFAULT: [usize; 2] = [512, 4096];
@@ -100,6 +104,7 @@ pub(crate) struct ChatArgs {
     pub(crate) system: Option<String>,
     /// Most tokens to generate, thinking included [default: until the context is full]
     #[arg(long, value_name = "N")]
+    #[arg(value_parser = count())]
     pub(crate) max_tokens: Option<NonZeroUsize>,
     /// Start of the random numbers: the same seed and prompt give the same answer [default: chance]
     #[arg(long, value_name = "N")]
@@ -146,6 +151,7 @@ pub(crate) struct ServeArgs {
     pub(crate) max_body_mb: u16,
     /// Most connections at a time; further ones wait
     #[arg(long, value_name = "N", default_value = "1024", env = "CALLA_MAX_CONNECTIONS")]
+    #[arg(value_parser = count())]
     pub(crate) max_connections: NonZeroUsize,
     /// Seconds that running answers have to finish after the server was told to stop
     #[arg(long, value_name = "N", default_value_t = 30, env = "CALLA_DRAIN_SECONDS")]
@@ -186,12 +192,15 @@ pub(crate) struct BenchArgs {
     pub(crate) backend: BackendArgs,
     /// Prompt lengths in tokens [default: 512,4096, as far as the model holds them]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    #[arg(value_parser = count())]
     contexts: Vec<NonZeroUsize>,
     /// Decode steps to time
     #[arg(long, value_name = "N", default_value = "64")]
+    #[arg(value_parser = count())]
     pub(crate) steps: NonZeroUsize,
     /// Timed runs of each context, after one that warms up
     #[arg(long, value_name = "N", default_value = "3")]
+    #[arg(value_parser = count())]
     pub(crate) repetitions: NonZeroUsize,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -237,6 +246,7 @@ pub(crate) struct ExamArgs {
     pub(crate) skills: Vec<String>,
     /// Items of each skill to ask [default: all]
     #[arg(long, value_name = "N")]
+    #[arg(value_parser = count())]
     pub(crate) per_skill: Option<NonZeroUsize>,
     /// Which items --per-skill takes: the same number, the same items
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -273,6 +283,7 @@ pub(crate) struct PerplexityArgs {
     pub(crate) window: Option<usize>,
     /// Tokens from the start of a window to that of the next [default: half a window]
     #[arg(long, value_name = "N")]
+    #[arg(value_parser = count())]
     pub(crate) stride: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -311,9 +322,11 @@ pub(crate) struct AgreeArgs {
     pub(crate) exam: bool,
     /// Items of each skill of the exam [default: all]
     #[arg(long, value_name = "N", requires = "exam")]
+    #[arg(value_parser = count())]
     pub(crate) per_skill: Option<NonZeroUsize>,
     /// Tokens of a sequence: a longer text is cut [default: 2048, or what the model holds]
     #[arg(long, value_name = "N", conflicts_with = "against")]
+    #[arg(value_parser = count())]
     pub(crate) window: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -418,6 +431,7 @@ pub(crate) struct SynthArgs {
     shape: String,
     /// Layers [default: as many as the shape has]
     #[arg(long, value_name = "N")]
+    #[arg(value_parser = count_to(LAYERS_MAX))]
     pub(crate) layers: Option<NonZeroUsize>,
     /// Seed of the random numbers: the same seed gives the same bytes
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -9,6 +9,9 @@ use calla_engine::{
 };
 use clap::{Args, ValueEnum, ValueHint, builder::PossibleValuesParser};
 
+/// More than the cores of any machine; each thread takes memory of its own.
+const THREADS_MAX: usize = 1024;
+
 /// Which model
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
@@ -38,6 +41,7 @@ pub(crate) struct DeviceArgs {
     pub(crate) precision: PrecisionArg,
     /// Worker threads [default: as many as the cores allow]
     #[arg(long, value_name = "N", env = "CALLA_THREADS")]
+    #[arg(value_parser = count_to(THREADS_MAX))]
     pub(crate) threads: Option<NonZeroUsize>,
 }
 
@@ -54,6 +58,7 @@ pub(crate) struct EngineArgs {
     /// Tokens that a conversation may hold, answer included [default: all that the model can and
     /// the memory holds]
     #[arg(long, value_name = "N", env = "CALLA_MAX_CONTEXT")]
+    #[arg(value_parser = count())]
     max_context: Option<NonZeroUsize>,
 }
 
@@ -90,12 +95,10 @@ pub(crate) struct SamplingArgs {
     /// Against tokens that were generated already [default: the model's]
     #[arg(long, value_name = "-2..2", env = "CALLA_PRESENCE_PENALTY")]
     #[arg(value_parser = within(-2.0, 2.0))]
-    #[arg(allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
     /// Against tokens by how often they were generated [default: the model's]
     #[arg(long, value_name = "-2..2", env = "CALLA_FREQUENCY_PENALTY")]
     #[arg(value_parser = within(-2.0, 2.0))]
-    #[arg(allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
     /// Divides the logits of generated tokens; 1 is off [default: the model's]
     #[arg(long, value_name = "X", env = "CALLA_REPETITION_PENALTY")]
@@ -190,6 +193,19 @@ impl SamplingArgs {
 
 fn backend_names() -> PossibleValuesParser {
     PossibleValuesParser::new(select::names())
+}
+
+/// A whole number of at least 1.
+pub(super) fn count() -> impl Fn(&str) -> Result<NonZeroUsize, String> + Clone {
+    |text| text.parse().map_err(|_| "expected a whole number of at least 1".into())
+}
+
+/// A whole number of at least 1 and at most this.
+pub(super) fn count_to(max: usize) -> impl Fn(&str) -> Result<NonZeroUsize, String> + Clone {
+    move |text| match text.parse::<NonZeroUsize>() {
+        Ok(value) if value.get() <= max => Ok(value),
+        _ => Err(format!("expected a whole number of at least 1 and at most {max}")),
+    }
 }
 
 /// A number in a range, both ends included.

@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Command, Id, parser::ValueSource};
 use super::{
     Error,
     file::{ConfigFile, Values},
-    schema,
+    schema::{self, Kind},
 };
 
 /// A definition whose defaults are the file's where neither the command line nor a variable speaks.
@@ -56,6 +56,17 @@ pub(super) fn relaxed(command: Command) -> Command {
         .arg_required_else_help(false)
         .mut_args(|arg| arg.required(false))
         .mut_subcommands(relaxed)
+}
+
+/// The definition in which `-1` behind a flag for numbers is its value, for its range to refuse,
+/// and not a flag.
+pub(super) fn with_negative_numbers(command: Command) -> Command {
+    command
+        .mut_args(|arg| {
+            let is_number = matches!(Kind::of(&arg), Kind::Integer | Kind::Number);
+            if is_number { arg.allow_negative_numbers(true) } else { arg }
+        })
+        .mut_subcommands(with_negative_numbers)
 }
 
 /// The definition with no environment.

@@ -48,7 +48,7 @@ pub(crate) enum Error {
 /// For what cannot be taken; it names the flag, the variable or the file's line, and what is
 /// allowed.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, Error> {
-    let definition = Cli::command();
+    let definition = definition();
     let given = given(&definition, arguments)?;
     let file = config_file(&definition, &given, None)?;
     let mut command = layers::apply(definition, &given, file.as_ref())?.command;
@@ -56,6 +56,11 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, Error> {
         .try_get_matches_from_mut(arguments)
         .map_err(|error| with_variables(error, &command, &given))?;
     Ok(Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?)
+}
+
+/// The commands as a command line is read against them.
+fn definition() -> Command {
+    layers::with_negative_numbers(Cli::command())
 }
 
 /// What the command line alone says. Whether anything is missing cannot be known yet.

@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, Id, parser::ValueSource};
 
-use super::{Error, config_file, given, layers, reference, schema, with_variables};
+use super::{Error, config_file, definition, given, layers, reference, schema, with_variables};
 use crate::args::Cli;
 
 /// Every setting of some commands.
@@ -47,7 +47,7 @@ pub(crate) enum Source {
 /// # Errors
 /// As for [`super::parse`], but nothing need be there that a command requires.
 pub(crate) fn report(arguments: &[OsString], config: Option<&Path>) -> Result<Report, Error> {
-    let definition = Cli::command();
+    let definition = definition();
     let from_line = given(&definition, arguments)?;
     let file = config_file(&definition, &from_line, config)?;
     let path = layers::path_of(&from_line);

@@ -12,12 +12,19 @@ fn a_mistake_in_the_flags_is_exit_code_2_and_names_the_flag() {
         (&["bench", "--backend", "abacus"], "abacus"),
         (&["bench", "--precision", "rough"], "exact"),
         (&["bench", "--threads", "0"], "--threads"),
+        (&["bench", "--threads", "0"], "at least 1"),
+        (&["chat", "--threads", "20000", "hi"], "at most 1024"),
+        (&["chat", "--max-context", "0", "hi"], "at least 1"),
+        (&["synth", "--shape", "tiny", "--layers", "1000000", "--out", "x"], "at most 1024"),
         (&["synth", "--shape", "huge", "--out", "x"], "qwen3.6-35b-a3b"),
         (&["synth", "--shape", "tiny"], "--out"),
         (&["quantize", "a", "b", "--bits", "3"], "4, 8"),
         (&["quantize", "a"], "<DST>"),
         (&["chat", "--temperature", "3", "hi"], "from 0 to 2"),
+        (&["chat", "--temperature", "-1", "hi"], "from 0 to 2"),
+        (&["chat", "--presence-penalty", "-3", "hi"], "from -2 to 2"),
         (&["chat", "--top-p", "nan", "hi"], "--top-p"),
+        (&["config", "serve", "--port", "-1"], "0..=65535"),
         (&["serve", "--port", "70000"], "--port"),
         (&["serve", "--api-key", "a", "--api-key-file", "b"], "--api-key-file"),
         (&["eval", "agree"], "--against"),
@@ -32,6 +39,43 @@ fn a_mistake_in_the_flags_is_exit_code_2_and_names_the_flag() {
         let message = failure(arguments, 2);
         assert!(message.contains(word), "{arguments:?}: {message}");
     }
+}
+
+#[test]
+fn a_context_that_the_model_cannot_hold_names_the_flag() {
+    for tokens in ["1", "1000000"] {
+        let message = failure(&["chat", "hi", "--max-context", tokens], 1);
+        assert!(message.starts_with(&format!("calla: --max-context: {tokens} ")), "{message}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn small_files_are_regular_files() {
+    let folder = scratch("small-files");
+    let pipe = folder.join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo is there");
+    assert!(made.success(), "{made}");
+    // A program that opens the pipe gets something, so that this test ends.
+    let fed = pipe.clone();
+    std::thread::spawn(move || std::fs::write(fed, "key"));
+    for path in [&pipe, &folder] {
+        for (arguments, code) in
+            [(["serve", "--api-key-file", text(path)], 1), (["config", "--config", text(path)], 2)]
+        {
+            let message = failure(&arguments, code);
+            let expected = format!("{}: not a regular file", path.display());
+            assert!(message.contains(&expected), "{message}");
+        }
+    }
+}
+
+#[test]
+fn a_file_too_long_for_a_key_is_not_read() {
+    let file = scratch("long-key").join("key");
+    std::fs::write(&file, "k".repeat((64 << 10) + 1)).expect("writable");
+    let message = failure(&["serve", "--api-key-file", text(&file)], 1);
+    assert!(message.contains("holds more than 65536 bytes"), "{message}");
 }
 
 #[test]
