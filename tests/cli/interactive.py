@@ -33,6 +33,8 @@ class Chat:
 
     def __init__(self, program, home, flags, env):
         environment = dict(HOME=home, TERM="xterm", PATH=os.environ["PATH"]) | env
+        # The editor turns bracketed paste on when it reads; a dumb terminal has no editor.
+        self.prompt = PROMPT if environment["TERM"] == "dumb" else r"\x1b\[\?2004h"
         self.child = pexpect.spawn(
             program,
             ["chat", *flags],
@@ -45,7 +47,7 @@ class Chat:
 
     def ready(self):
         """Waits for the prompt; what came before it."""
-        self.child.expect(r"\x1b\[\?2004h")  # the editor turns bracketed paste on when it reads
+        self.child.expect(self.prompt)
         return self.child.before
 
     def say(self, line):
@@ -96,6 +98,22 @@ def test_no_colour_is_honoured(start):
     chat = start("--max-tokens", "6", "--think", NO_COLOR="1")
     shown = chat.say("Hello")
     assert "\x1b[2m" not in shown and "<think>" in shown, repr(shown)
+    chat.leave()
+
+
+def test_a_dumb_terminal_gets_no_escape_codes(start):
+    chat = start("--max-tokens", "6", "--think", TERM="dumb")
+    shown = chat.say("Hello")
+    assert "\x1b" not in shown and "<think>" in shown, repr(shown)
+    chat.leave()
+
+
+def test_a_line_that_is_not_utf8_is_told_and_the_conversation_goes_on(start):
+    chat = start("--system", "Be brief.")
+    chat.say("/system Be kind.")
+    os.write(chat.child.child_fd, b"caf\xe9 au lait\r")
+    assert "not UTF-8" in chat.ready()
+    assert "Be kind." in chat.say("/system")
     chat.leave()
 
 

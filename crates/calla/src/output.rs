@@ -74,9 +74,15 @@ pub(crate) fn start_log(filter: Option<&str>, level: LevelFilter) {
         .init();
 }
 
-/// Whether the user asked for plain text (the NO_COLOR convention).
+/// Whether text must be plain: the user asked for it (the NO_COLOR convention), or the terminal
+/// knows nothing else.
 pub(crate) fn no_color() -> bool {
-    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+    is_dumb() || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
+/// Whether the terminal knows no escape sequences.
+pub(crate) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb")
 }
 
 #[cfg(test)]

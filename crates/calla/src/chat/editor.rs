@@ -1,6 +1,6 @@
 //! Reading what the user types: editing, history, messages of several lines.
 
-use std::{fs, path::PathBuf};
+use std::{fs, io, path::PathBuf};
 
 use rustyline::{
     Config, Editor as Rustyline, Helper,
@@ -31,6 +31,8 @@ pub(super) enum Line {
     Text(String),
     /// Ctrl-C: the line is thrown away.
     Cleared,
+    /// Bytes that are no UTF-8: the line is thrown away.
+    NotText,
     /// Ctrl-D.
     End,
 }
@@ -58,6 +60,9 @@ impl Editor {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => return Ok(Line::Cleared),
             Err(ReadlineError::Eof) => return Ok(Line::End),
+            Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                return Ok(Line::NotText);
+            }
             Err(error) => return Err(terminal(error)),
         };
         if !line.trim().is_empty() {

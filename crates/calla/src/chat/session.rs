@@ -63,6 +63,12 @@ impl Session {
                 Line::Text(line) if line.trim().is_empty() => continue,
                 Line::Text(line) => line,
                 Line::Cleared => continue,
+                Line::NotText => {
+                    let note =
+                        "that line is not UTF-8: set the terminal to it, and type the line again";
+                    self.screen.note(note)?;
+                    continue;
+                }
                 Line::End => return Ok(()),
             };
             match commands::parse(&line) {

@@ -14,7 +14,8 @@ const RATE_WINDOW_S: f64 = 5.0;
 /// To the line's start, and nothing on it.
 const ERASE: &str = "\r\x1b[K";
 
-/// One line on the terminal that tells bytes, rate and time left. Elsewhere it is silent.
+/// One line on the terminal that tells bytes, rate and time left. Elsewhere, and on one that cannot redraw,
+/// it is silent.
 pub(crate) struct Progress {
     on_terminal: bool,
     verbose: u8,
@@ -34,7 +35,8 @@ struct State {
 impl Progress {
     pub(crate) fn new(verbose: u8) -> Self {
         let state = RefCell::new(State::new());
-        Self { on_terminal: io::stderr().is_terminal(), verbose, state }
+        let on_terminal = io::stderr().is_terminal() && !output::is_dumb();
+        Self { on_terminal, verbose, state }
     }
 
     /// Starts over with this much to do.

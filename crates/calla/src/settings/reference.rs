@@ -17,13 +17,14 @@ file are written as TOML: text in quotes, numbers and `true` and `false` bare.
 ";
 
 /// Variables that no flag stands for, and what they do.
-const OTHER_VARIABLES: [(&str, &str); 14] = [
+const OTHER_VARIABLES: [(&str, &str); 15] = [
     (
         "CALLA_SIMD",
         "Instruction set of the CPU backend, when not the fastest that the processor has: \
          `portable`, `avx2`, `avx512` or `neon`",
     ),
     ("NO_COLOR", "Not empty: no colour on the terminal"),
+    ("TERM", "`dumb`: the terminal knows no colour and no line editing"),
     ("HF_HOME", "Folder of the hub's programs; `huggingface` in the cache folder by default"),
     ("HF_HUB_CACHE", "Where pulled models are kept; `hub` in the folder above by default"),
     ("HF_HUB_OFFLINE", "`1`: the hub is not asked"),
