@@ -258,7 +258,7 @@ const INDICES: &[Case] = &[
     Case {
         name: "a tensor in another shard",
         of: "moe_sharded",
-        damage: |folder| edit_index(folder, |map| move_tensor(map)),
+        damage: |folder| edit_index(folder, move_tensor),
         says: &["model.safetensors.index.json", "tensor `", "does not hold it", "fetch"],
     },
     Case {
@@ -507,7 +507,7 @@ fn a_file_that_may_not_be_read_is_named() {
     for file in ["config.json", "model.safetensors"] {
         let copy = Copy::of("moe_base", "permission");
         let path = copy.0.join(file);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0)).expect("set");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("set");
         if fs::File::open(&path).is_err() {
             let message = open(&copy.0).expect_err("unreadable");
             assert!(message.contains(file) && message.contains("ermission"), "{message}");
