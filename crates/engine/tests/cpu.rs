@@ -40,7 +40,7 @@ fn long_contexts_agree_with_the_reference_in_any_chunking() {
             assert_bits(&format!("{model}, {precision:?}: chunks of 100"), &small, &large);
             let error = relative_error(&large, &expected);
             println!("{model}, {precision:?}: {error:.2e}");
-            let tolerance = if precision == Precision::Exact { TOLERANCE } else { 3e-2 };
+            let tolerance = if precision == Precision::Exact { TOLERANCE } else { 5e-3 };
             assert!(error <= tolerance, "{model}, {precision:?}: {error:.2e}");
         }
     }

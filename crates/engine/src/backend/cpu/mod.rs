@@ -117,7 +117,7 @@ impl Backend for Cpu {
         let threads = self.pool.workers();
         let plural = if threads == 1 { "" } else { "s" };
         let activations = match self.precision {
-            Precision::Default => "integer",
+            Precision::Default => "int16",
             Precision::Exact => "float32",
         };
         format!("cpu ({}, {threads} thread{plural}, {activations} activations)", self.kernels.name)

@@ -64,14 +64,7 @@ impl Scratch {
                 update: zeros(tokens * shape.hidden),
                 normed: zeros(workers * shape.hidden),
             },
-            normed: match shape.mlp {
-                MlpShape::Dense { .. } => {
-                    Activations::with_capacity(tokens, shape.hidden, precision)
-                }
-                MlpShape::Moe { .. } => {
-                    Activations::with_capacity(tokens, shape.hidden, precision).with_narrow()
-                }
-            },
+            normed: Activations::with_capacity(tokens, shape.hidden, precision),
             read: Activations::with_capacity(tokens, read_width, precision),
             delta_net: has(MixerKind::DeltaNet)
                 .then(|| DeltaNetScratch::new(&shape.delta_net, weights, tokens)),
@@ -118,9 +111,7 @@ impl Scratch {
                 let visits = tokens * experts_per_token;
                 floats += tokens * (experts + 1 + shape.hidden);
                 floats += visits * (2 * expert_width + shape.hidden + 4);
-                swiglu(shared_width)
-                    + activations(visits, expert_width)
-                    + Activations::narrow_bytes(tokens, shape.hidden, precision)
+                swiglu(shared_width) + activations(visits, expert_width)
             }
         };
         4 * floats + mlp + activations(tokens, shape.hidden) + activations(tokens, read_width)

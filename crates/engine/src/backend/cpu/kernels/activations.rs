@@ -74,16 +74,6 @@ impl Activations {
         self
     }
 
-    /// Memory that [`Activations::with_narrow`] adds.
-    pub(crate) fn narrow_bytes(rows: usize, inputs_max: usize, precision: Precision) -> usize {
-        match precision {
-            Precision::Default => {
-                rows * (inputs_max + 4 * inputs_max.div_ceil(BLOCK) + 4 * sums_len(inputs_max))
-            }
-            Precision::Exact => 0,
-        }
-    }
-
     /// Sets the shape; rows hold nothing until they are prepared.
     ///
     /// # Panics
