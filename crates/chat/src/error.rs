@@ -25,6 +25,17 @@ pub enum ChatError {
         /// What is wrong and what is expected.
         problem: String,
     },
+    /// A prompt so long that it was not even encoded.
+    #[error(
+        "the prompt has at least {prompt_tokens_min} tokens, the context holds {context_tokens}: \
+         shorten it, or raise the context limit"
+    )]
+    PromptTooLong {
+        /// Tokens that a prompt of its length cannot stay below.
+        prompt_tokens_min: usize,
+        /// Tokens that a sequence may hold here.
+        context_tokens: usize,
+    },
     /// Rendering the conversation or encoding the prompt failed.
     #[error(transparent)]
     Text(#[from] calla_text::TextError),

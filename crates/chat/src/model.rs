@@ -86,7 +86,7 @@ impl Model {
     ///
     /// # Errors
     /// [`ChatError::Request`] for a conversation without messages, [`ChatError::Text`] when the
-    /// template refuses it, [`ChatError::Engine`] when the engine refuses the request.
+    /// template refuses it, [`ChatError::PromptTooLong`], [`ChatError::Engine`] when the engine refuses the request.
     pub fn chat(&self, request: ChatRequest) -> Result<ChatStream, ChatError> {
         let Inner { renderer, engine, sampling, places, stop_ids, .. } = &*self.inner;
         let ChatRequest { tools, single_tool_call, options, .. } = &request;
@@ -94,7 +94,7 @@ impl Model {
         // 2. chat template
         let prompt_text = renderer.prompt(&request)?;
         // 3. token ids
-        let prompt = renderer.tokenizer().encode(&prompt_text)?;
+        let prompt = self.encode(&prompt_text)?;
         let prompt_tokens = prompt.len();
 
         // The end of the prompt says whether the answer starts inside its reasoning.
@@ -117,12 +117,12 @@ impl Model {
     /// model writes is content as it comes.
     ///
     /// # Errors
-    /// [`ChatError::Text`] and [`ChatError::Engine`].
+    /// [`ChatError::Text`], [`ChatError::PromptTooLong`] and [`ChatError::Engine`].
     pub fn complete(&self, request: CompletionRequest) -> Result<ChatStream, ChatError> {
-        let Inner { renderer, engine, sampling, stop_ids, .. } = &*self.inner;
+        let Inner { engine, sampling, stop_ids, .. } = &*self.inner;
         let CompletionRequest { prompt, options } = request;
         let prompt = match prompt {
-            Prompt::Text(text) => renderer.tokenizer().encode(&text)?,
+            Prompt::Text(text) => self.encode(&text)?,
             Prompt::Tokens(ids) => ids,
         };
         let prompt_tokens = prompt.len();
@@ -175,6 +175,16 @@ impl Model {
     /// The engine that runs it.
     pub fn engine(&self) -> &Engine {
         &self.inner.engine
+    }
+
+    /// Encoding takes far more memory than the text: a prompt that cannot fit is refused before.
+    fn encode(&self, prompt: &str) -> Result<Vec<u32>, ChatError> {
+        let context_tokens = self.context_tokens();
+        let prompt_tokens_min = self.tokenizer().tokens_min(prompt.len());
+        if prompt_tokens_min >= context_tokens {
+            return Err(ChatError::PromptTooLong { prompt_tokens_min, context_tokens });
+        }
+        Ok(self.tokenizer().encode(prompt)?)
     }
 
     fn decoder(&self, output: Output, options: &GenerationOptions) -> Decoder {

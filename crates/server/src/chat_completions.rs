@@ -25,7 +25,7 @@ pub(crate) async fn create(
     let Admitted { model, running } = state.admit()?;
     let ChatBody { request, stream: delivery } = ChatBody::read(&body)?;
     let with_logprobs = request.options.logprobs.is_some();
-    let stream = answer::start(&model, "messages", |model| model.chat(request)).await?;
+    let stream = answer::start(&state, &model, "messages", |model| model.chat(request)).await?;
     if delivery.is_stream() {
         let chunks = ChatChunks::new(model.name(), delivery.includes_usage());
         return sse::respond(stream, running, state.config().heartbeat, chunks).await;

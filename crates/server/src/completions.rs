@@ -22,7 +22,7 @@ pub(crate) async fn create(
     let Admitted { model, running } = state.admit()?;
     let CompletionBody { request, stream: delivery } = CompletionBody::read(&body)?;
     let with_logprobs = request.options.logprobs.is_some();
-    let stream = answer::start(&model, "prompt", |model| model.complete(request)).await?;
+    let stream = answer::start(&state, &model, "prompt", |model| model.complete(request)).await?;
     if delivery.is_stream() {
         let chunks = CompletionChunks::new(model.name(), delivery.includes_usage());
         return sse::respond(stream, running, state.config().heartbeat, chunks).await;

@@ -9,6 +9,8 @@ pub struct ServerConfig {
     pub api_key: Option<String>,
     /// Largest request body.
     pub body_bytes_max: usize,
+    /// How long a client may take to send a body, from its head to its last byte.
+    pub body_timeout: Duration,
     /// Most connections at a time; further ones wait to be accepted.
     pub connections_max: usize,
     /// How long running answers may go on after the server was told to stop.
@@ -25,6 +27,7 @@ impl Default for ServerConfig {
             address: SocketAddr::from(([127, 0, 0, 1], 8080)),
             api_key: None,
             body_bytes_max: 32 << 20,
+            body_timeout: Duration::from_secs(60),
             connections_max: 1024,
             drain_grace: Duration::from_secs(30),
             heartbeat: Duration::from_secs(10),

@@ -1,4 +1,4 @@
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use axum::{
     Json,
@@ -46,6 +46,12 @@ pub(crate) enum ApiError {
          prompt, or raise the server's context limit"
     )]
     ContextExceeded { param: &'static str, prompt_tokens: usize, context_tokens: usize },
+    /// The prompt is so long that it was not even counted.
+    #[error(
+        "the prompt has at least {prompt_tokens_min} tokens, the context holds {context_tokens}: \
+         shorten the prompt, or raise the server's context limit"
+    )]
+    PromptTooLong { param: &'static str, prompt_tokens_min: usize, context_tokens: usize },
     /// The key is missing or wrong.
     #[error("missing or incorrect API key: send it as `Authorization: Bearer KEY`")]
     Unauthorized,
@@ -61,6 +67,9 @@ pub(crate) enum ApiError {
     /// The body is larger than the server takes.
     #[error("the body is larger than {bytes_max} bytes")]
     TooLarge { bytes_max: usize },
+    /// The body took too long to arrive.
+    #[error("the body did not arrive whole within {} seconds", timeout.as_secs_f32())]
+    BodyTimeout { timeout: Duration },
     /// The model is not there yet.
     #[error("the model is still loading")]
     Loading,
@@ -93,8 +102,11 @@ impl ApiError {
             ChatError::Engine(Engine::ContextExceeded { prompt_tokens, context_tokens }) => {
                 ApiError::ContextExceeded { param: prompt_param, prompt_tokens, context_tokens }
             }
+            ChatError::PromptTooLong { prompt_tokens_min, context_tokens } => {
+                ApiError::PromptTooLong { param: prompt_param, prompt_tokens_min, context_tokens }
+            }
             ChatError::Engine(Engine::Request { field, problem }) => {
-                ApiError::field(client_name(field), problem)
+                ApiError::field(client_name(field, prompt_param), problem)
             }
             ChatError::Engine(error @ Engine::QueueFull { .. }) => {
                 ApiError::Busy(error.to_string())
@@ -112,11 +124,13 @@ impl ApiError {
             ApiError::Syntax(_)
             | ApiError::Body(_)
             | ApiError::Field { .. }
-            | ApiError::ContextExceeded { .. } => StatusCode::BAD_REQUEST,
+            | ApiError::ContextExceeded { .. }
+            | ApiError::PromptTooLong { .. } => StatusCode::BAD_REQUEST,
             ApiError::Unauthorized => StatusCode::UNAUTHORIZED,
             ApiError::NotFound(_) | ApiError::UnknownModel(_) => StatusCode::NOT_FOUND,
             ApiError::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             ApiError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            ApiError::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             ApiError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
             ApiError::Loading | ApiError::Draining | ApiError::Busy(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -147,7 +161,9 @@ impl ApiError {
     fn param(&self) -> Option<&str> {
         match self {
             ApiError::Field { param, .. } => Some(param),
-            ApiError::ContextExceeded { param, .. } => Some(param),
+            ApiError::ContextExceeded { param, .. } | ApiError::PromptTooLong { param, .. } => {
+                Some(param)
+            }
             ApiError::UnknownModel(_) => Some("model"),
             _ => None,
         }
@@ -156,10 +172,13 @@ impl ApiError {
     fn code(&self) -> Option<&'static str> {
         match self {
             ApiError::Syntax(_) => Some("invalid_json"),
-            ApiError::ContextExceeded { .. } => Some("context_length_exceeded"),
+            ApiError::ContextExceeded { .. } | ApiError::PromptTooLong { .. } => {
+                Some("context_length_exceeded")
+            }
             ApiError::Unauthorized => Some("invalid_api_key"),
             ApiError::UnknownModel(_) => Some("model_not_found"),
             ApiError::TooLarge { .. } => Some("body_too_large"),
+            ApiError::BodyTimeout { .. } => Some("body_timeout"),
             ApiError::Loading => Some("model_loading"),
             ApiError::Draining => Some("shutting_down"),
             ApiError::Busy(_) => Some("queue_full"),
@@ -192,10 +211,11 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The engine's word for a field, in the words of the API.
-fn client_name(field: &'static str) -> &'static str {
+/// The engine's word for a field, in the words of the API. In chats `logprobs` is a switch, and
+/// `top_logprobs` the number.
+fn client_name(field: &'static str, prompt_param: &str) -> &'static str {
     match field {
-        "logprobs" => "top_logprobs",
+        "logprobs" if prompt_param == "messages" => "top_logprobs",
         "tokens_max" | "limits.tokens_max" => "max_tokens",
         field => field.strip_prefix("sampling.").unwrap_or(field),
     }

@@ -2,8 +2,8 @@
 
 use axum::{
     Json,
-    extract::{Path, State as Extract},
-    http::{StatusCode, header},
+    extract::{Path, State as Extract, rejection::PathRejection},
+    http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use calla_chat::Model;
@@ -37,9 +37,12 @@ pub(crate) async fn models(Extract(state): Extract<State>) -> Result<Json<Value>
 /// `GET /v1/models/{id}`.
 pub(crate) async fn model(
     Extract(state): Extract<State>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
+    uri: Uri,
 ) -> Result<Json<Value>, ApiError> {
     let model = state.model()?;
+    // What does not decode to text names no model.
+    let Ok(Path(id)) = id else { return Err(ApiError::UnknownModel(uri.path().to_owned())) };
     match id == model.name() {
         true => Ok(Json(describe(model))),
         false => Err(ApiError::UnknownModel(id)),

@@ -1,9 +1,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use calla_chat::Model;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::{ServerConfig, error::ApiError, listener::turned};
+
+/// Prompts that are rendered and encoded at a time: long ones take gigabytes for a while.
+const PREPARED_AT_ONCE: usize = 2;
 
 /// What every handler shares. Clones are handles to the same state.
 #[derive(Clone)]
@@ -19,6 +22,7 @@ struct Inner {
     running: Mutex<Option<mpsc::Sender<()>>>,
     /// Turns true when the grace of a drain is over: streams end with an error.
     stopping: watch::Sender<bool>,
+    preparing: Arc<Semaphore>,
 }
 
 /// A request that may run: the model, and a mark that holds a draining server until it is dropped.
@@ -50,12 +54,18 @@ impl State {
             model: OnceLock::new(),
             running: Mutex::new(Some(mark)),
             stopping: watch::Sender::new(false),
+            preparing: Arc::new(Semaphore::new(PREPARED_AT_ONCE)),
         };
         (Self { inner: Arc::new(inner) }, drained)
     }
 
     pub(crate) fn config(&self) -> &ServerConfig {
         &self.inner.config
+    }
+
+    /// A permit of it must be held while a prompt is prepared.
+    pub(crate) fn preparing(&self) -> Arc<Semaphore> {
+        self.inner.preparing.clone()
     }
 
     /// Opens the API.

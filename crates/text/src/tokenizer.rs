@@ -94,6 +94,13 @@ impl Tokenizer {
         self.pieces.special.binary_search(&id).is_ok()
     }
 
+    /// A number of tokens that no text of `bytes` bytes can stay below. Cheap, and far below what
+    /// ordinary text has: it tells which texts are not worth encoding.
+    pub fn tokens_min(&self, bytes: usize) -> usize {
+        let token_bytes_max = self.pieces.bytes_max().saturating_mul(NORMALIZED_SHRINK_MAX);
+        bytes.div_ceil(token_bytes_max.max(1))
+    }
+
     /// The id of a token by its name as the file writes it: `"<|im_end|>"`.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
@@ -105,12 +112,16 @@ impl Tokenizer {
     }
 }
 
+/// Composing characters (NFC) makes a text at most three times shorter; one more to be safe.
+const NORMALIZED_SHRINK_MAX: usize = 4;
+
 /// The bytes of every piece, end to end in one buffer.
 #[derive(Debug)]
 struct PieceTable {
     bytes: Vec<u8>,
     spans: Vec<Option<(u32, u32)>>, // [vocab] start and end in `bytes`; None: no such id
     special: Vec<u32>,              // sorted ids
+    longest: usize,                 // bytes; usize::MAX when a token takes the blanks around it
 }
 
 /// A file of few tokens cannot ask for much memory: of its ids at least one in this many is used.
@@ -123,7 +134,8 @@ impl PieceTable {
     fn new(inner: &tokenizers::Tokenizer) -> Result<Self, TextError> {
         let byte_of = byte_level_alphabet();
         let added = inner.get_added_tokens_decoder();
-        let mut table = Self { bytes: Vec::new(), spans: Vec::new(), special: Vec::new() };
+        let mut table =
+            Self { bytes: Vec::new(), spans: Vec::new(), special: Vec::new(), longest: 0 };
         let vocabulary = inner.get_vocab(false);
         let ids_max = IDS_FREE + IDS_PER_TOKEN_MAX * (vocabulary.len() + added.len());
         for (piece, id) in vocabulary {
@@ -146,6 +158,9 @@ impl PieceTable {
             let start = table.bytes.len();
             table.bytes.extend_from_slice(token.content.as_bytes());
             table.close_piece(id, start, ids_max)?;
+            if token.lstrip || token.rstrip {
+                table.longest = usize::MAX;
+            }
             if token.special {
                 table.special.push(id);
             }
@@ -165,6 +180,7 @@ impl PieceTable {
         let span = span.ok_or_else(|| TextError::TokenizerFormat {
             reason: "the vocabulary holds more than 4 GiB of text".to_owned(),
         })?;
+        self.longest = self.longest.max(self.bytes.len() - start);
         let index = id as usize;
         if self.spans.len() <= index {
             self.spans.resize(index + 1, None);
@@ -175,6 +191,10 @@ impl PieceTable {
             return Err(TextError::TokenizerFormat { reason });
         }
         Ok(())
+    }
+
+    fn bytes_max(&self) -> usize {
+        self.longest
     }
 
     fn bytes_of(&self, id: u32) -> Option<&[u8]> {

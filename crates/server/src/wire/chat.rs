@@ -48,7 +48,7 @@ impl ChatBody {
             single_tool_call: fields.parallel_tool_calls == Some(false),
             options,
         };
-        Ok(Self { request, stream: body.read()? })
+        Ok(Self { request, stream: StreamFields::read(body)? })
     }
 }
 
@@ -141,6 +141,9 @@ mod tests {
                 json!({ "chat_template_kwargs": { "messages": [] } }),
                 "`chat_template_kwargs.messages`",
             ),
+            (json!({ "stream_options": [] }), "`stream_options`: expected an object"),
+            (json!({ "stream_options": true }), "`stream_options`: expected an object"),
+            (json!({ "tools": [1] }), "`tools[0]`: expected an object"),
             (json!({ "chat_template_kwargs": 3 }), "`chat_template_kwargs`"),
         ] {
             let error = read(body).err().unwrap_or_else(|| panic!("{place} was accepted"));

@@ -37,7 +37,10 @@ impl CompletionBody {
         options.logprobs = fields.logprobs.map(|count| count as usize);
         options.tokens_max.get_or_insert(TOKENS_MAX_DEFAULT);
         let prompt = read_prompt(body.0.get("prompt"))?;
-        Ok(Self { request: CompletionRequest { prompt, options }, stream: body.read()? })
+        Ok(Self {
+            request: CompletionRequest { prompt, options },
+            stream: StreamFields::read(body)?,
+        })
     }
 }
 

@@ -42,12 +42,26 @@ struct StreamOptions {
 }
 
 impl StreamFields {
+    pub(crate) fn read(body: &Body) -> Result<Self, ApiError> {
+        // serde would also take a list for the object.
+        object_or_null(&body.0, "stream_options")?;
+        body.read()
+    }
+
     pub(crate) fn is_stream(&self) -> bool {
         self.stream == Some(true)
     }
 
     pub(crate) fn includes_usage(&self) -> bool {
         self.stream_options.as_ref().is_some_and(|options| options.include_usage == Some(true))
+    }
+}
+
+/// Refuses a field that is there and no object.
+pub(crate) fn object_or_null(body: &Map<String, Value>, field: &str) -> Result<(), ApiError> {
+    match body.get(field) {
+        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        Some(_) => Err(ApiError::field(field, "expected an object")),
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) fn read_tools(value: &Value) -> Result<Vec<Value>, ApiError> {
     let tools = list(value, "tools")?;
     for (index, tool) in tools.iter().enumerate() {
         let place = format!("tools[{index}]");
+        object(tool, &place)?;
         if tool["type"] != "function" {
             return Err(ApiError::field(format!("{place}.type"), "only \"function\" is supported"));
         }

@@ -2,12 +2,14 @@
 
 use serde_json::{Map, Value};
 
-use crate::error::ApiError;
+use crate::{error::ApiError, wire::generation::object_or_null};
 
 /// What the body says about thinking: `chat_template_kwargs.enable_thinking`, `enable_thinking`,
 /// `thinking.type`, `reasoning.enabled`, `reasoning.effort`, `reasoning_effort`; the first of these
 /// that is given counts. `None`: the template decides.
 pub(crate) fn read(body: &Map<String, Value>) -> Result<Option<bool>, ApiError> {
+    object_or_null(body, "thinking")?;
+    object_or_null(body, "reasoning")?;
     refuse_budget(body, "thinking", "budget_tokens")?;
     refuse_budget(body, "reasoning", "max_tokens")?;
     let sources: [(&str, &[&str], Reader); 6] = [
@@ -121,6 +123,10 @@ mod tests {
     #[test]
     fn malformed_values_and_budgets_are_named() {
         for (body, name) in [
+            (json!({ "thinking": false }), "`thinking`: expected an object"),
+            (json!({ "thinking": "x" }), "`thinking`: expected an object"),
+            (json!({ "reasoning": "none" }), "`reasoning`: expected an object"),
+            (json!({ "reasoning": 1 }), "`reasoning`: expected an object"),
             (json!({ "enable_thinking": "yes" }), "`enable_thinking`"),
             (json!({ "reasoning_effort": 3 }), "`reasoning_effort`"),
             (json!({ "reasoning": { "effort": "lots" } }), "`reasoning.effort`"),

@@ -1,5 +1,7 @@
 //! What is refused, with which status, and how the place is named.
 
+use std::time::Duration;
+
 use calla_server::ServerConfig;
 use serde_json::{Value, json};
 
@@ -66,6 +68,52 @@ async fn too_long_a_prompt_is_told_with_both_counts() {
 }
 
 #[tokio::test]
+async fn a_prompt_that_cannot_fit_is_refused_before_it_is_encoded() {
+    let server = TestServer::start().await;
+    // The tests' longest token has 15 bytes: four times that, 16384 times.
+    let text = "x".repeat(15 * 4 * 16384);
+    let completion = json!({ "prompt": text });
+    for (answer, param) in [
+        (server.chat(ask(&text, json!({}))).await, "messages"),
+        (server.post("/v1/completions", &completion).await, "prompt"),
+    ] {
+        assert_eq!(answer.status, 400);
+        let error = &answer.json()["error"];
+        assert_eq!(error["code"], "context_length_exceeded");
+        assert_eq!(error["param"], param);
+        let message = error["message"].as_str().expect("text");
+        assert!(message.contains("at least 163") && message.contains("holds 16384"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_type_is_told_in_plain_words() {
+    let server = TestServer::start().await;
+    for (fields, expected) in [
+        (json!({ "max_tokens": "x" }), "expected a whole number, not negative"),
+        (json!({ "top_k": 1.5 }), "expected a whole number"),
+        (json!({ "temperature": [] }), "expected a number"),
+        (json!({ "stream": 1 }), "expected true or false"),
+        (json!({ "logit_bias": [] }), "expected an object"),
+        (json!({ "stream_options": 1 }), "expected an object"),
+    ] {
+        let answer = server.chat(ask("say hello", fields.clone())).await;
+        assert_eq!(answer.status, 400, "{fields}");
+        let body = answer.json();
+        let message = body["error"]["message"].as_str().expect("text");
+        assert!(message.ends_with(expected), "{fields}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn completions_blame_their_own_logprobs() {
+    let server = TestServer::start().await;
+    let answer = server.post("/v1/completions", &json!({ "prompt": "x", "logprobs": 21 })).await;
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.json()["error"]["param"], "logprobs");
+}
+
+#[tokio::test]
 async fn unknown_paths_and_methods_are_told() {
     let server = TestServer::start().await;
     let missing = server.get("/v1/nothing").await;
@@ -78,6 +126,9 @@ async fn unknown_paths_and_methods_are_told() {
     let model = server.get("/v1/models/other").await;
     assert_eq!(model.status, 404);
     assert_eq!(model.json()["error"]["code"], "model_not_found");
+    let no_text = server.get("/v1/models/%ff%00").await;
+    assert_eq!(no_text.status, 404);
+    assert_eq!(no_text.json()["error"]["code"], "model_not_found");
 }
 
 #[tokio::test]
@@ -90,6 +141,25 @@ async fn too_large_a_body_is_a_413() {
     let answer = server.chat(ask(&"x".repeat(1000), json!({}))).await;
     assert_eq!(answer.status, 413);
     assert_shape(&answer.json());
+    // The length alone is enough: no byte of the body is sent.
+    let head = format!("POST {CHAT} HTTP/1.1\r\nHost: test\r\nContent-Length: 1001\r\n\r\n");
+    let answer = http::send(server.address, &head).await;
+    assert_eq!(answer.status, 413);
+    assert_eq!(answer.json()["error"]["code"], "body_too_large");
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_is_a_408() {
+    let server = TestServer::start_with(Options {
+        server: ServerConfig { body_timeout: Duration::from_millis(20), ..ServerConfig::default() },
+        ..Options::default()
+    })
+    .await;
+    let head = format!("POST {CHAT} HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{{");
+    let answer = http::send(server.address, &head).await;
+    assert_eq!(answer.status, 408);
+    assert_shape(&answer.json());
+    assert_eq!(answer.json()["error"]["code"], "body_timeout");
 }
 
 #[tokio::test]
