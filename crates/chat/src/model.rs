@@ -15,6 +15,9 @@ use crate::{
     stream::{Decoder, Output},
 };
 
+/// Prompts up to this are encoded whatever the context, so that the refusal can count their tokens.
+const COUNTED_BYTES_MAX: usize = 256 * 1024;
+
 /// A loaded checkpoint ready to talk. Clones are handles to the same one.
 #[derive(Clone)]
 pub struct Model {
@@ -181,7 +184,7 @@ impl Model {
     fn encode(&self, prompt: &str) -> Result<Vec<u32>, ChatError> {
         let context_tokens = self.context_tokens();
         let prompt_tokens_min = self.tokenizer().tokens_min(prompt.len());
-        if prompt_tokens_min >= context_tokens {
+        if prompt.len() > COUNTED_BYTES_MAX && prompt_tokens_min >= context_tokens {
             return Err(ChatError::PromptTooLong { prompt_tokens_min, context_tokens });
         }
         Ok(self.tokenizer().encode(prompt)?)
