@@ -307,8 +307,8 @@ pub(crate) struct AgreeArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) backend: BackendArgs,
-    /// safetensors file with `ids` [n] int32 and `logits` [n, vocab] float32: row i is what follows
-    /// id i. `starts` [sequences] int32 tells where sequences begin when there are several
+    /// safetensors file with `ids [n]` int32 and `logits [n, vocab]` float32: row i is what follows
+    /// id i. `starts [sequences]` int32 tells where sequences begin when there are several
     #[arg(long, value_name = "FILE")]
     pub(crate) against: Option<PathBuf>,
     /// Backend to compare with, the same checkpoint on it; `:exact` computes in float32
