@@ -7,7 +7,7 @@ use calla_engine::{
     Error,
     backend::{
         Precision,
-        cpu::kernels::{Activations, AttendBlock, Cached, DeltaStep, Kernels, Running, Width},
+        cpu::kernels::{Activations, AttendBlock, Cached, DeltaStep, Kernels, Running},
     },
     model::{Bytes, Linear},
 };
@@ -143,17 +143,7 @@ fn gemv(kernels: &'static Kernels) {
                         for w in &matrices {
                             let range = thread * share..(thread + 1) * share;
                             // SAFETY: row 0 is prepared; threads have disjoint outputs.
-                            unsafe {
-                                kernels.matmul(
-                                    w,
-                                    &x,
-                                    &[0],
-                                    range,
-                                    target.at(0),
-                                    outputs,
-                                    Width::Wide,
-                                )
-                            };
+                            unsafe { kernels.matmul(w, &x, &[0], range, target.at(0), outputs) };
                         }
                     });
                 });
@@ -193,17 +183,7 @@ fn gemm(kernels: &'static Kernels) {
             let mut y = vec![0.0f32; rows * outputs];
             let seconds = median(9, || {
                 // SAFETY: every row is prepared, y holds [rows, outputs].
-                unsafe {
-                    kernels.matmul(
-                        &w,
-                        &x,
-                        &indices,
-                        0..outputs,
-                        y.as_mut_ptr(),
-                        outputs,
-                        Width::Wide,
-                    )
-                };
+                unsafe { kernels.matmul(&w, &x, &indices, 0..outputs, y.as_mut_ptr(), outputs) };
             });
             println!(
                 "gemm     {bits} bits {inputs:5} inputs {rows:4} rows {precision:?} {:7.1} GFLOP/s",

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::{
-    kernels::{Activations, Kernels, Width},
+    kernels::{Activations, Kernels},
     pool::Pool,
     scratch::Residual,
     sequences::Sequences,
@@ -45,13 +45,12 @@ pub(super) struct Product<'a> {
     pub matrix: &'a Linear,
     pub y: Shared<'a, f32>, // [rows, stride]
     pub stride: usize,
-    pub width: Width,
 }
 
 impl<'a> Product<'a> {
     /// A product whose results stand in rows of the matrix's own width.
     pub(super) fn new(matrix: &'a Linear, y: &'a mut [f32]) -> Self {
-        Self { matrix, y: Shared::new(y), stride: matrix.outputs, width: Width::Wide }
+        Self { matrix, y: Shared::new(y), stride: matrix.outputs }
     }
 
     /// Tasks that it is cut into.
@@ -81,7 +80,7 @@ impl<'a> Product<'a> {
         let y = self.y.pointer(y_row * self.stride, rows.len() * self.stride);
         let outputs = Self::outputs(self.matrix, task);
         // SAFETY: `pointer` has checked the reach; the caller keeps others away.
-        unsafe { kernels.matmul(self.matrix, x, rows, outputs, y, self.stride, self.width) };
+        unsafe { kernels.matmul(self.matrix, x, rows, outputs, y, self.stride) };
     }
 }
 

@@ -9,8 +9,7 @@ pub(super) const BLOCK: usize = 64;
 ///
 /// Default precision: 16-bit integers. Each block of 64 inputs has one scale `max|x| / 32767`;
 /// the order inside each eight inputs is the one in which a word of weights comes apart
-/// (`matmul/width.rs`). Rows may be held as 8-bit integers beside that, with scales
-/// `max|x| / 127`. Exact precision: the values as they are. All keep sums of 32, 64 and 128
+/// (`matmul/mod.rs`). Exact precision: the values as they are. Both keep sums of 32, 64 and 128
 /// inputs, the factors of the affine biases.
 ///
 /// Memory is taken once; [`Activations::reset`] sets the shape of the next product.
@@ -24,14 +23,6 @@ pub struct Activations {
     scales: Table<f32>, // [rows, inputs / 64], default precision
     values: Table<f32>, // [rows, inputs], exact precision
     sums: Table<f32>,   // [rows, inputs / 32 + inputs / 64 + inputs / 128]
-    narrow: Option<NarrowRows>,
-}
-
-/// The 8-bit form of the rows.
-struct NarrowRows {
-    quants: Table<i8>,  // [rows, inputs]
-    scales: Table<f32>, // [rows, inputs / 64]
-    sums: Table<f32>,   // as in `Activations`
 }
 
 impl Activations {
@@ -48,7 +39,6 @@ impl Activations {
             scales: Table::new(if exact { 0 } else { rows * inputs_max.div_ceil(BLOCK) }),
             values: Table::new(if exact { rows * inputs_max } else { 0 }),
             sums: Table::new(rows * sums_len(inputs_max)),
-            narrow: None,
         }
     }
 
@@ -59,19 +49,6 @@ impl Activations {
             Precision::Exact => 4 * inputs_max,
         };
         rows * (row + 4 * sums_len(inputs_max))
-    }
-
-    /// With the 8-bit form as well, unless rows are held as they are.
-    pub fn with_narrow(mut self) -> Self {
-        if self.precision == Precision::Default {
-            let (rows, inputs) = (self.rows_max, self.inputs_max);
-            self.narrow = Some(NarrowRows {
-                quants: Table::new(rows * inputs),
-                scales: Table::new(rows * inputs.div_ceil(BLOCK)),
-                sums: Table::new(rows * sums_len(inputs)),
-            });
-        }
-        self
     }
 
     /// Sets the shape; rows hold nothing until they are prepared.
@@ -111,30 +88,6 @@ impl Activations {
         self.scales.at(row * (self.inputs / BLOCK))
     }
 
-    /// Whether rows have an 8-bit form.
-    pub(super) fn has_narrow(&self) -> bool {
-        self.narrow.is_some()
-    }
-
-    fn narrow(&self) -> &NarrowRows {
-        self.narrow.as_ref().expect("asked for a form that these activations were made with")
-    }
-
-    /// 8-bit inputs of a row [inputs].
-    pub(super) fn narrow_quants(&self, row: usize) -> *mut i8 {
-        self.narrow().quants.at(row * self.inputs)
-    }
-
-    /// Block scales of a row's 8-bit form [inputs / 64].
-    pub(super) fn narrow_scales(&self, row: usize) -> *mut f32 {
-        self.narrow().scales.at(row * (self.inputs / BLOCK))
-    }
-
-    /// Sums of a row's 8-bit inputs in runs of `group` [inputs / group].
-    pub(super) fn narrow_sums(&self, row: usize, group: usize) -> *mut f32 {
-        self.narrow().sums.at(self.sums_at(row, group))
-    }
-
     /// Plain inputs of a row [inputs].
     pub(super) fn values(&self, row: usize) -> *mut f32 {
         self.values.at(row * self.inputs)
@@ -142,34 +95,25 @@ impl Activations {
 
     /// Sums of a row's inputs in runs of `group` [inputs / group].
     pub(super) fn sums(&self, row: usize, group: usize) -> *mut f32 {
-        self.sums.at(self.sums_at(row, group))
-    }
-
-    fn sums_at(&self, row: usize, group: usize) -> usize {
         let start = match group {
             32 => 0,
             64 => self.inputs / 32,
             _ => self.inputs / 32 + self.inputs / 64,
         };
-        row * sums_len(self.inputs) + start
+        self.sums.at(row * sums_len(self.inputs) + start)
     }
 
-    /// Completes a row whose sums of 32 stand, in every form: those of 64 join two, those of 128
-    /// two of 64.
+    /// Completes a row whose sums of 32 stand: those of 64 join two, those of 128 two of 64.
     ///
     /// # Safety
     /// The row exists and nobody else touches it meanwhile.
     pub(super) unsafe fn join_sums(&self, row: usize) {
-        let narrow = self.narrow.as_ref().map(|narrow| &narrow.sums);
-        for sums in [Some(&self.sums), narrow].into_iter().flatten() {
-            for (finer, group) in [(32, 64), (64, 128)] {
-                let (from, to) = (self.sums_at(row, finer), self.sums_at(row, group));
-                let (from, to) = (sums.at(from), sums.at(to));
-                for index in 0..self.inputs / group {
-                    // SAFETY: `reset` made room for all three runs of sums, and twice as many
-                    // finer ones stand before these.
-                    unsafe { *to.add(index) = *from.add(2 * index) + *from.add(2 * index + 1) }
-                }
+        for (finer, group) in [(32, 64), (64, 128)] {
+            let (from, to) = (self.sums(row, finer), self.sums(row, group));
+            for index in 0..self.inputs / group {
+                // SAFETY: `reset` made room for all three runs of sums, and twice as many finer
+                // ones stand before these.
+                unsafe { *to.add(index) = *from.add(2 * index) + *from.add(2 * index + 1) }
             }
         }
     }

@@ -43,15 +43,6 @@ pub struct Kernels {
     ops: table::Ops,
 }
 
-/// Activations that a product takes, in default precision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Width {
-    /// 16-bit integers.
-    Wide,
-    /// 8-bit integers, where the weights have 4 bits; else 16.
-    Narrow,
-}
-
 /// One token's inputs of a DeltaNet value head.
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaStep<'a> {
@@ -228,7 +219,6 @@ impl Kernels {
     ///
     /// # Panics
     /// When widths, outputs or rows lie outside `w` and `x`.
-    #[expect(clippy::too_many_arguments, reason = "operands and their places, none can go")]
     pub unsafe fn matmul(
         &self,
         w: &Linear,
@@ -237,13 +227,12 @@ impl Kernels {
         outputs: Range<usize>,
         y: *mut f32, // [rows, stride]
         stride: usize,
-        width: Width,
     ) {
         assert_eq!(w.inputs, x.inputs(), "width of weights and activations");
         assert!(outputs.end <= w.outputs, "outputs {outputs:?} of {}", w.outputs);
         assert!(rows.iter().all(|&row| (row as usize) < x.rows()), "a row beyond {}", x.rows());
         // SAFETY: the instruction set is there; ranges were checked; the rest is the caller's.
-        unsafe { (self.ops.matmul)(w, x, rows, outputs, y, stride, width) }
+        unsafe { (self.ops.matmul)(w, x, rows, outputs, y, stride) }
     }
 
     /// Row `row` of a matrix as f32 `[inputs]`: an embedding.

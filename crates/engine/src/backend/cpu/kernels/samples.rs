@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Activations, AttendBlock, Cached, Kernels, Running, Width, supports};
+use super::{Activations, AttendBlock, Cached, Kernels, Running, supports};
 use crate::{
     backend::Precision,
     model::{Bytes, Linear},
@@ -81,8 +81,7 @@ fn unaligned(data: Vec<u8>) -> Bytes {
 
 pub(super) fn prepared(kernels: &Kernels, x: &[Vec<f32>], precision: Precision) -> Activations {
     let inputs = x[0].len();
-    let mut activations =
-        Activations::with_capacity(x.len() + 1, inputs + 64, precision).with_narrow();
+    let mut activations = Activations::with_capacity(x.len() + 1, inputs + 64, precision);
     activations.reset(x.len(), inputs);
     for (row, x) in x.iter().enumerate() {
         // SAFETY: one thread.
@@ -96,7 +95,7 @@ pub(super) fn prepared(kernels: &Kernels, x: &[Vec<f32>], precision: Precision) 
 pub(super) fn multiply(
     kernels: &Kernels,
     linear: &Linear,
-    (x, width): (&Activations, Width),
+    x: &Activations,
     rows: &[u32],
     cuts: &[usize],
 ) -> Option<Vec<f32>> {
@@ -104,9 +103,7 @@ pub(super) fn multiply(
     let mut y = vec![f32::NAN; rows.len() * stride];
     for range in cuts.windows(2) {
         // SAFETY: every row is prepared, the ranges lie inside the stride.
-        unsafe {
-            kernels.matmul(linear, x, rows, range[0]..range[1], y.as_mut_ptr(), stride, width)
-        };
+        unsafe { kernels.matmul(linear, x, rows, range[0]..range[1], y.as_mut_ptr(), stride) };
     }
     let clean = y.chunks(stride).all(|row| row[linear.outputs..].iter().all(|y| y.is_nan()));
     clean.then(|| y.chunks(stride).flat_map(|row| row[..linear.outputs].to_vec()).collect())

@@ -7,7 +7,7 @@ use super::simd::neon::Neon;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2::Avx2, avx512::Avx512};
 use super::{
-    Activations, AttendBlock, DeltaStep, Kernels, Running, Width,
+    Activations, AttendBlock, DeltaStep, Kernels, Running,
     simd::{Simd, portable::Portable},
 };
 use crate::model::Linear;
@@ -32,7 +32,7 @@ macro_rules! with_ops {
         $macro! {
             $($args)*
             prepare(to: &Activations, row: usize, x: &[f32]);
-            matmul(w: &Linear, x: &Activations, rows: &[u32], outputs: Range<usize>, y: *mut f32, stride: usize, width: Width);
+            matmul(w: &Linear, x: &Activations, rows: &[u32], outputs: Range<usize>, y: *mut f32, stride: usize);
             dequantize_row(w: &Linear, row: usize, out: &mut [f32]);
             rms_norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]);
             l2_norm(x: &mut [f32], eps: f32, factor: f32);
@@ -153,7 +153,7 @@ mod generic {
         Precision,
         cpu::kernels::{
             attention,
-            matmul::{self as integer, Narrow, Wide, exact},
+            matmul::{self as integer, exact},
         },
     };
 
@@ -174,11 +174,11 @@ mod generic {
 
     /// Calls a kernel with the constant that integer products need of a matrix's groups.
     macro_rules! by_unit {
-        ($w:expr, $module:ident::$kernel:ident::<$simd:ident, $form:ident, $bits:literal>$args:tt) => {
+        ($w:expr, $module:ident::$kernel:ident::<$simd:ident, $bits:literal>$args:tt) => {
             if $w.group == 32 {
-                $module::$kernel::<$simd, $form, $bits, 32>$args
+                $module::$kernel::<$simd, $bits, 32>$args
             } else {
-                $module::$kernel::<$simd, $form, $bits, 64>$args
+                $module::$kernel::<$simd, $bits, 64>$args
             }
         };
     }
@@ -203,22 +203,18 @@ mod generic {
         outputs: Range<usize>,
         y: *mut f32,
         stride: usize,
-        width: Width,
     ) {
         // SAFETY: passed on from the caller.
         unsafe {
-            match (x.precision(), width) {
+            match (x.precision(), w.bits) {
                 (Precision::Exact, _) => {
                     by_format!(w, exact::matmul::<S>(w, x, rows, outputs, y, stride));
                 }
-                (Precision::Default, Width::Narrow) if w.bits == 4 => {
-                    by_unit!(w, integer::matmul::<S, Narrow, 4>(w, x, rows, outputs, y, stride));
-                }
-                (Precision::Default, _) if w.bits == 4 => {
-                    by_unit!(w, integer::matmul::<S, Wide, 4>(w, x, rows, outputs, y, stride));
+                (Precision::Default, 4) => {
+                    by_unit!(w, integer::matmul::<S, 4>(w, x, rows, outputs, y, stride));
                 }
                 (Precision::Default, _) => {
-                    by_unit!(w, integer::matmul::<S, Wide, 8>(w, x, rows, outputs, y, stride));
+                    by_unit!(w, integer::matmul::<S, 8>(w, x, rows, outputs, y, stride));
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{mem::MaybeUninit, ops::Range};
 
-use super::{Matrix, prefetch, spread, width::Format};
+use super::{Matrix, STEPS, prefetch, spread, unpacked, words_of};
 use crate::backend::cpu::kernels::{
     activations::{Activations, BLOCK},
     simd::Simd,
@@ -32,7 +32,7 @@ struct Sums([f32; PANEL_ROWS * COLUMNS * 16]);
 /// # Safety
 /// As for [`super::matmul`].
 #[inline(always)]
-pub(super) unsafe fn gemm<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
+pub(super) unsafe fn gemm<S: Simd, const BITS: usize, const UNIT: usize>(
     w: &Matrix,
     x: &Activations,
     rows: &[u32],
@@ -48,7 +48,7 @@ pub(super) unsafe fn gemm<S: Simd, W: Format, const BITS: usize, const UNIT: usi
             // SAFETY: passed on from the caller.
             unsafe {
                 let y = y.add(part * PANEL_ROWS * stride + output);
-                column::<S, W, BITS, UNIT>(w, x, rows, output, y, stride);
+                column::<S, BITS, UNIT>(w, x, rows, output, y, stride);
             }
         }
     }
@@ -57,7 +57,7 @@ pub(super) unsafe fn gemm<S: Simd, W: Format, const BITS: usize, const UNIT: usi
 
 /// A panel's outputs for at most PANEL_ROWS rows.
 #[inline(always)]
-unsafe fn column<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
+unsafe fn column<S: Simd, const BITS: usize, const UNIT: usize>(
     w: &Matrix,
     x: &Activations,
     rows: &[u32],
@@ -87,8 +87,8 @@ unsafe fn column<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
             macro_rules! rows_of {
                 ($rows:expr) => {
                     while rows.len() - row >= $rows {
-                        let tile = Tile::<{ $rows }>::new::<W>(x, &rows[row..], first, UNIT);
-                        tile.pass::<S, W, BITS, UNIT>(w, panel, count, sums.add(row * row_floats));
+                        let tile = Tile::<{ $rows }>::new(x, &rows[row..], first, UNIT);
+                        tile.pass::<S, BITS, UNIT>(w, panel, count, sums.add(row * row_floats));
                         row += $rows;
                     }
                 };
@@ -154,21 +154,23 @@ struct Tile<const ROWS: usize> {
 
 impl<const ROWS: usize> Tile<ROWS> {
     #[inline(always)]
-    unsafe fn new<W: Format>(x: &Activations, rows: &[u32], first: usize, unit: usize) -> Self {
+    unsafe fn new(x: &Activations, rows: &[u32], first: usize, unit: usize) -> Self {
         let row = |i: usize| rows[i] as usize;
         // SAFETY: the rows are prepared and have more than `first` blocks.
         unsafe {
             Self {
-                words: std::array::from_fn(|i| W::words(x, row(i)).add(first * 8 * W::STEPS)),
-                scales: std::array::from_fn(|i| W::scales(x, row(i)).add(first)),
-                sums: std::array::from_fn(|i| W::sums(x, row(i), unit).add(first * BLOCK / unit)),
+                words: std::array::from_fn(|i| words_of(x, row(i)).add(first * 8 * STEPS)),
+                scales: std::array::from_fn(|i| x.scales(row(i)).cast_const().add(first)),
+                sums: std::array::from_fn(|i| {
+                    x.sums(row(i), unit).cast_const().add(first * BLOCK / unit)
+                }),
             }
         }
     }
 
     /// Adds `blocks` blocks' products to `sums` [ROWS, COLUMNS, LANES].
     #[inline(always)]
-    unsafe fn pass<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
+    unsafe fn pass<S: Simd, const BITS: usize, const UNIT: usize>(
         &self,
         w: &Matrix,
         panel: *const Panel,
@@ -193,16 +195,16 @@ impl<const ROWS: usize> Tile<ROWS> {
                                 S::load_ints(packed.add((i * COLUMNS + column) * S::LANES));
                         }
                     }
-                    for step in 0..W::STEPS {
+                    for step in 0..STEPS {
                         let mut weights = [S::zero(); COLUMNS];
                         for column in 0..COLUMNS {
-                            weights[column] = W::weights::<S, BITS>(pair[column], step);
+                            weights[column] = unpacked::<S, BITS>(pair[column], step);
                         }
                         for row in 0..ROWS {
-                            let x = S::broadcast(self.words[row].add(octet * W::STEPS + step));
+                            let x = S::broadcast(self.words[row].add(octet * STEPS + step));
                             for column in 0..COLUMNS {
                                 ints[row][column] =
-                                    W::dot::<S>(ints[row][column], weights[column], x);
+                                    S::dot_words(ints[row][column], weights[column], x);
                             }
                         }
                     }

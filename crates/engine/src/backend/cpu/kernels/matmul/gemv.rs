@@ -2,7 +2,7 @@
 
 use std::{mem::MaybeUninit, ops::Range};
 
-use super::{Matrix, prefetch, spread, width::Format};
+use super::{Matrix, STEPS, prefetch, spread, unpacked, words_of};
 use crate::backend::cpu::kernels::{
     activations::{Activations, BLOCK},
     simd::Simd,
@@ -18,7 +18,7 @@ const SUMS: usize = 4;
 /// # Safety
 /// As for [`super::matmul`].
 #[inline(always)]
-pub(super) unsafe fn gemv<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
+pub(super) unsafe fn gemv<S: Simd, const BITS: usize, const UNIT: usize>(
     w: &Matrix,
     x: &Activations,
     row: usize,
@@ -29,7 +29,7 @@ pub(super) unsafe fn gemv<S: Simd, W: Format, const BITS: usize, const UNIT: usi
     // SAFETY: passed on from the caller; a tile's LANES rows exist.
     unsafe {
         while end - output >= S::LANES {
-            let sums = tile::<S, W, BITS, UNIT, true>(w, output, x, row);
+            let sums = tile::<S, BITS, UNIT, true>(w, output, x, row);
             S::store(y.add(output), sums);
             output += S::LANES;
         }
@@ -37,7 +37,7 @@ pub(super) unsafe fn gemv<S: Simd, W: Format, const BITS: usize, const UNIT: usi
             // A whole tile that ends here; the outputs before are another tile's.
             let start = end.saturating_sub(S::LANES);
             let mut sums = [0.0f32; 16];
-            S::store(sums.as_mut_ptr(), tile::<S, W, BITS, UNIT, true>(w, start, x, row));
+            S::store(sums.as_mut_ptr(), tile::<S, BITS, UNIT, true>(w, start, x, row));
             for output in output..end {
                 *y.add(output) = sums[output - start];
             }
@@ -45,7 +45,7 @@ pub(super) unsafe fn gemv<S: Simd, W: Format, const BITS: usize, const UNIT: usi
         }
         while output < end {
             let mut sums = [0.0f32; 16];
-            S::store(sums.as_mut_ptr(), tile::<S, W, BITS, UNIT, false>(w, output, x, row));
+            S::store(sums.as_mut_ptr(), tile::<S, BITS, UNIT, false>(w, output, x, row));
             *y.add(output) = sums[0];
             output += 1;
         }
@@ -54,7 +54,7 @@ pub(super) unsafe fn gemv<S: Simd, W: Format, const BITS: usize, const UNIT: usi
 
 /// LANES outputs from `output` on; without APART the same one in every lane.
 #[inline(always)]
-unsafe fn tile<S: Simd, W: Format, const BITS: usize, const UNIT: usize, const APART: bool>(
+unsafe fn tile<S: Simd, const BITS: usize, const UNIT: usize, const APART: bool>(
     w: &Matrix,
     output: usize,
     x: &Activations,
@@ -62,8 +62,8 @@ unsafe fn tile<S: Simd, W: Format, const BITS: usize, const UNIT: usize, const A
 ) -> S::Floats {
     let apart = if APART { 1 } else { 0 };
     let (row_bytes, groups_apart) = (apart * w.row_bytes, apart * w.groups);
-    let (words, scales_x) = (W::words(x, row), W::scales(x, row));
-    let sums_x = W::sums(x, row, UNIT);
+    let (words, scales_x) = (words_of(x, row), x.scales(row).cast_const());
+    let sums_x = x.sums(row, UNIT).cast_const();
     let mut scales = MaybeUninit::<[[f32; 16]; GROUPS]>::uninit();
     let mut biases = MaybeUninit::<[[f32; 16]; GROUPS]>::uninit();
     let (scales, biases) = (scales.as_mut_ptr().cast::<f32>(), biases.as_mut_ptr().cast::<f32>());
@@ -91,10 +91,10 @@ unsafe fn tile<S: Simd, W: Format, const BITS: usize, const UNIT: usize, const A
                 }
                 let packed = w.weight(output).add(input * BITS / 8);
                 let octets = octets::<S, BITS>(packed, row_bytes);
-                let words = words.add(input / 8 * W::STEPS);
+                let words = words.add(input / 8 * STEPS);
                 let scale_x = S::splat(*scales_x.add(input / BLOCK));
                 for part in 0..BLOCK / UNIT {
-                    let ints = unit::<S, W, BITS, UNIT>(&octets, words, part);
+                    let ints = unit::<S, BITS, UNIT>(&octets, words, part);
                     let at = 16 * (w.group(input + part * UNIT) - group);
                     let scale = S::mul(S::load(scales.add(at)), scale_x);
                     let sum_x = S::splat(*sums_x.add(input / UNIT + part));
@@ -126,7 +126,7 @@ unsafe fn octets<S: Simd, const BITS: usize>(packed: *const u8, apart: usize) ->
 
 /// Sums of integer products over a block's unit `part`.
 #[inline(always)]
-unsafe fn unit<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
+unsafe fn unit<S: Simd, const BITS: usize, const UNIT: usize>(
     octets: &[[S::Ints; 2]; 8],
     words: *const u32, // of the block's activations
     part: usize,
@@ -135,11 +135,11 @@ unsafe fn unit<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
     unsafe {
         let mut ints = [S::zero(); SUMS];
         for octet in part * UNIT / 8..(part + 1) * UNIT / 8 {
-            for step in 0..W::STEPS {
-                let at = octet * W::STEPS + step;
-                let weights = W::weights::<S, BITS>(octets[octet], step);
+            for step in 0..STEPS {
+                let at = octet * STEPS + step;
+                let weights = unpacked::<S, BITS>(octets[octet], step);
                 ints[at % SUMS] =
-                    W::dot::<S>(ints[at % SUMS], weights, S::broadcast(words.add(at)));
+                    S::dot_words(ints[at % SUMS], weights, S::broadcast(words.add(at)));
             }
         }
         S::add_ints(S::add_ints(ints[0], ints[1]), S::add_ints(ints[2], ints[3]))

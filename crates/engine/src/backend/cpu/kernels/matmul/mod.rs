@@ -16,12 +16,10 @@ pub(super) mod exact;
 mod gemm;
 mod gemv;
 mod prepare;
-mod width;
 
 use std::ops::Range;
 
 pub(super) use prepare::prepare;
-pub(super) use width::{Format, Narrow, Wide};
 
 use super::{activations::Activations, simd::Simd};
 use crate::model::Linear;
@@ -30,9 +28,9 @@ use crate::model::Linear;
 ///
 /// # Safety
 /// `supports(w)` holds with BITS as in `w`, UNIT is 32 for groups of 32 and else 64, rows are
-/// prepared in the form W, `y` is writable at every place named above and touched by nobody else.
+/// prepared, `y` is writable at every place named above and touched by nobody else.
 #[inline(always)]
-pub(super) unsafe fn matmul<S: Simd, W: Format, const BITS: usize, const UNIT: usize>(
+pub(super) unsafe fn matmul<S: Simd, const BITS: usize, const UNIT: usize>(
     w: &Linear,
     x: &Activations,
     rows: &[u32],
@@ -45,12 +43,38 @@ pub(super) unsafe fn matmul<S: Simd, W: Format, const BITS: usize, const UNIT: u
     unsafe {
         let mut rest = outputs;
         if rows.len() > 1 {
-            rest = gemm::gemm::<S, W, BITS, UNIT>(w, x, rows, rest, y, stride);
+            rest = gemm::gemm::<S, BITS, UNIT>(w, x, rows, rest, y, stride);
         }
         for (i, &row) in rows.iter().enumerate() {
             let y = y.add(i * stride);
-            gemv::gemv::<S, W, BITS, UNIT>(w, x, row as usize, rest.clone(), y);
+            gemv::gemv::<S, BITS, UNIT>(w, x, row as usize, rest.clone(), y);
         }
+    }
+}
+
+/// Words of activations for eight inputs, an octet: word i holds inputs i and i + 4 as i16.
+const STEPS: usize = 4;
+
+/// A row's words [inputs / 8 * STEPS], aligned to their elements only.
+fn words_of(x: &Activations, row: usize) -> *const u32 {
+    x.quants(row).cast_const().cast()
+}
+
+/// Weights that belong to word `step` of an octet, for all lanes. The octet's elements stand in
+/// `words[0]`, or in both with 8 bits.
+///
+/// # Safety
+/// The processor has the instruction set; `step` is below STEPS.
+#[inline(always)]
+unsafe fn unpacked<S: Simd, const BITS: usize>(words: [S::Ints; 2], step: usize) -> S::Ints {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if BITS == 4 {
+            return S::shift_and(words[0], 4 * step as u32, 0x000F_000F);
+        }
+        let low = S::shift_and(words[0], 8 * step as u32, 0xFF);
+        let high = S::shift_and(words[1], 8 * step as u32, 0xFF);
+        S::join(low, high)
     }
 }
 

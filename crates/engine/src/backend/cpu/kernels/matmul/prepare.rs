@@ -3,9 +3,7 @@ use crate::backend::cpu::kernels::{
     simd::Simd,
 };
 
-/// Fills one row: quantises it in blocks, in every form that the activations have. The sums are
-/// those of the quantised values, so that a product is exactly that of the weights with the
-/// rounded row.
+/// Fills one row: quantises it in blocks. The sums are of the quantised values, so that a product is exactly that of the weights with the rounded row.
 ///
 /// # Safety
 /// `x` is as wide as the activations, and nobody else touches the row meanwhile.
@@ -16,7 +14,10 @@ pub(in super::super) unsafe fn prepare<S: Simd>(to: &Activations, row: usize, x:
         // and two sums a block.
         unsafe {
             let peak = peak::<S>(values);
-            let (factor, scale) = rounding(peak, 32767.0);
+            // Below this the factor would overflow; such a block counts as zeros.
+            let zero = peak < 1e-33;
+            let factor = if zero { 0.0 } else { 32767.0 / peak };
+            let scale = if zero { 0.0 } else { peak / 32767.0 };
             let quants = to.quants(row).add(block * BLOCK);
             S::quantize(values.as_ptr(), factor, quants);
             *to.scales(row).add(block) = scale;
@@ -25,27 +26,8 @@ pub(in super::super) unsafe fn prepare<S: Simd>(to: &Activations, row: usize, x:
                 let quants = quants.add(32 * half).cast::<[i16; 32]>().read_unaligned();
                 *sums.add(half) = scale * quants.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
             }
-            if to.has_narrow() {
-                let (factor, scale) = rounding(peak, 127.0);
-                let quants = to.narrow_quants(row).add(block * BLOCK);
-                S::quantize_narrow(values.as_ptr(), factor, quants);
-                *to.narrow_scales(row).add(block) = scale;
-                let sums = to.narrow_sums(row, 32).add(2 * block);
-                for half in 0..2 {
-                    let quants = quants.add(32 * half).cast::<[i8; 32]>().read_unaligned();
-                    *sums.add(half) =
-                        scale * quants.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
-                }
-            }
         }
     }
-}
-
-/// What a block is multiplied with before it is rounded, and what stands for a step after it.
-#[inline(always)]
-fn rounding(peak: f32, largest: f32) -> (f32, f32) {
-    // Below this the factor would overflow; such a block counts as zeros.
-    if peak < 1e-33 { (0.0, 0.0) } else { (largest / peak, peak / largest) }
 }
 
 /// Largest |x| of a block; NaN or infinite when a value is.

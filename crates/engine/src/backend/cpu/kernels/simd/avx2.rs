@@ -238,15 +238,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn dot_bytes(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
-        // SAFETY: the trait's contract. Pairs of products are at most 2 · 15 · 128: no saturation.
-        unsafe {
-            let pairs = _mm256_maddubs_epi16(w, x);
-            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
-    }
-
-    #[inline(always)]
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
         // SAFETY: the trait's contract: 64 f32 read, 64 i16 written.
         unsafe {
@@ -254,19 +245,6 @@ impl Simd for Avx2 {
                 let words = words8(x.add(at), factor);
                 let order = _mm_set_epi8(15, 14, 7, 6, 13, 12, 5, 4, 11, 10, 3, 2, 9, 8, 1, 0);
                 _mm_storeu_si128(out.add(at).cast(), _mm_shuffle_epi8(words, order));
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn quantize_narrow(x: *const f32, factor: f32, out: *mut i8) {
-        // SAFETY: the trait's contract: 64 f32 read, 64 i8 written.
-        unsafe {
-            for at in (0..64).step_by(16) {
-                let (a, b) = (words8(x.add(at), factor), words8(x.add(at + 8), factor));
-                let bytes = _mm_packs_epi16(a, b);
-                let order = _mm_set_epi8(15, 13, 11, 9, 14, 12, 10, 8, 7, 5, 3, 1, 6, 4, 2, 0);
-                _mm_storeu_si128(out.add(at).cast(), _mm_shuffle_epi8(bytes, order));
             }
         }
     }

@@ -236,12 +236,6 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn dot_bytes(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
-        // SAFETY: the trait's contract.
-        unsafe { _mm512_dpbusd_epi32(acc, w, x) }
-    }
-
-    #[inline(always)]
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
         // SAFETY: the trait's contract: 64 f32 read, 64 i16 written.
         unsafe {
@@ -251,18 +245,6 @@ impl Simd for Avx512 {
                 let words = _mm512_cvtsepi32_epi16(rounded(x.add(at), factor));
                 let words = _mm256_shuffle_epi8(words, order);
                 _mm256_storeu_si256(out.add(at).cast(), words);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn quantize_narrow(x: *const f32, factor: f32, out: *mut i8) {
-        // SAFETY: the trait's contract: 64 f32 read, 64 i8 written.
-        unsafe {
-            let order = _mm_set_epi8(15, 13, 11, 9, 14, 12, 10, 8, 7, 5, 3, 1, 6, 4, 2, 0);
-            for at in (0..64).step_by(16) {
-                let bytes = _mm512_cvtsepi32_epi8(rounded(x.add(at), factor));
-                _mm_storeu_si128(out.add(at).cast(), _mm_shuffle_epi8(bytes, order));
             }
         }
     }

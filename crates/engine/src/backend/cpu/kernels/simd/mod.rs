@@ -83,12 +83,8 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn join(low: Self::Ints, high: Self::Ints) -> Self::Ints;
     /// `acc + Σ w·x` over the two i16 of each word.
     unsafe fn dot_words(acc: Self::Ints, w: Self::Ints, x: Self::Ints) -> Self::Ints;
-    /// `acc + Σ w·x` over the four bytes of each word; `w` below 16, `x` signed.
-    unsafe fn dot_bytes(acc: Self::Ints, w: Self::Ints, x: Self::Ints) -> Self::Ints;
     /// Rounds 64 `x * factor` to i16, each eight in the order 0 4 1 5 2 6 3 7.
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16);
-    /// Rounds 64 `x * factor` to i8, each eight in the order 0 2 4 6 1 3 5 7.
-    unsafe fn quantize_narrow(x: *const f32, factor: f32, out: *mut i8);
     /// Asks for the cache line at `p` to come into the second-level cache; any address will do.
     unsafe fn prefetch(p: *const u8);
 }

@@ -275,20 +275,6 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn dot_bytes(acc: Ints, w: Ints, x: Ints) -> Ints {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let mut out = acc;
-            for i in 0..2 {
-                let (w, x) = (vreinterpretq_s8_s32(w[i]), vreinterpretq_s8_s32(x[i]));
-                let low = vmull_s8(vget_low_s8(w), vget_low_s8(x));
-                out[i] = vpadalq_s16(acc[i], vpaddq_s16(low, vmull_high_s8(w, x)));
-            }
-            out
-        }
-    }
-
-    #[inline(always)]
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
         // SAFETY: the trait's contract: 64 f32 read, 64 i16 written.
         unsafe {
@@ -296,18 +282,6 @@ impl Simd for Neon {
                 let low = rounded(vld1q_f32(x.add(at)), factor);
                 let high = rounded(vld1q_f32(x.add(at + 4)), factor);
                 vst1q_s16(out.add(at), vcombine_s16(vzip1_s16(low, high), vzip2_s16(low, high)));
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn quantize_narrow(x: *const f32, factor: f32, out: *mut i8) {
-        // SAFETY: the trait's contract: 64 f32 read, 64 i8 written.
-        unsafe {
-            for at in (0..64).step_by(8) {
-                let pairs = vld2q_f32(x.add(at));
-                let (evens, odds) = (rounded(pairs.0, factor), rounded(pairs.1, factor));
-                vst1_s8(out.add(at), vqmovn_s16(vcombine_s16(evens, odds)));
             }
         }
     }

@@ -207,17 +207,6 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn dot_bytes(acc: Ints, w: Ints, x: Ints) -> Ints {
-        std::array::from_fn(|i| {
-            let byte = |at: u32| {
-                let x = i32::from((x[i] >> at) as i8);
-                (w[i] >> at & 0xFF) as i32 * x
-            };
-            acc[i].wrapping_add((byte(0) + byte(8) + byte(16) + byte(24)) as u32)
-        })
-    }
-
-    #[inline(always)]
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
         const ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
         // SAFETY: the caller gives 64 readable f32 and 64 writable i16.
@@ -227,19 +216,6 @@ impl Simd for Portable {
                 (x[i / 8 * 8 + ORDER[i % 8]] * factor).round_ties_even() as i16
             });
             out.cast::<[i16; 64]>().write_unaligned(words);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn quantize_narrow(x: *const f32, factor: f32, out: *mut i8) {
-        const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
-        // SAFETY: the caller gives 64 readable f32 and 64 writable i8.
-        unsafe {
-            let x = x.cast::<[f32; 64]>().read_unaligned();
-            let bytes: [i8; 64] = std::array::from_fn(|i| {
-                (x[i / 8 * 8 + ORDER[i % 8]] * factor).round_ties_even() as i8
-            });
-            out.cast::<[i8; 64]>().write_unaligned(bytes);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::{
     backend::{
         Precision,
         cpu::kernels::{
-            Activations, Kernels, Width,
+            Activations, Kernels,
             samples::{self, FORMATS, Random, prepared},
             supports,
         },
@@ -47,7 +47,7 @@ impl Sample {
 fn multiply(
     kernels: &Kernels,
     linear: &Linear,
-    x: (&Activations, Width),
+    x: &Activations,
     rows: &[u32],
     cuts: &[usize],
 ) -> Vec<f32> {
@@ -69,20 +69,14 @@ fn worst_error(sample: &Sample, x: &[Vec<f32>], y: &[f32]) -> f64 {
     worst
 }
 
-fn tolerance(precision: Precision, width: Width, bits: usize) -> f64 {
-    match (precision, width) {
-        (Precision::Exact, _) => 1e-6,
-        (_, Width::Narrow) if bits == 4 => 5e-3,
-        _ => 2e-5,
+fn tolerance(precision: Precision) -> f64 {
+    match precision {
+        Precision::Default => 2e-5,
+        Precision::Exact => 1e-6,
     }
 }
 
-/// Precisions, and the width of the activations that a product takes.
-const FORMS: [(Precision, Width); 3] = [
-    (Precision::Default, Width::Wide),
-    (Precision::Default, Width::Narrow),
-    (Precision::Exact, Width::Wide),
-];
+const PRECISIONS: [Precision; 2] = [Precision::Default, Precision::Exact];
 
 #[test]
 fn products_agree_with_plain_loops() {
@@ -92,19 +86,14 @@ fn products_agree_with_plain_loops() {
             for inputs in [group.max(64), 192 * group.max(64) / 64, 1024, 1152] {
                 let sample = Sample::new(29, inputs, bits, group);
                 let x: Vec<_> = (0..5).map(|_| random.normals(inputs)).collect();
-                for (precision, width) in FORMS {
+                for precision in PRECISIONS {
                     let activations = prepared(kernels, &x, precision);
-                    let y = multiply(
-                        kernels,
-                        &sample.linear,
-                        (&activations, width),
-                        &[0, 1, 2, 3, 4],
-                        &[0, 29],
-                    );
+                    let y =
+                        multiply(kernels, &sample.linear, &activations, &[0, 1, 2, 3, 4], &[0, 29]);
                     let error = worst_error(&sample, &x, &y);
                     assert!(
-                        error <= tolerance(precision, width, bits),
-                        "{} {bits} bits, groups of {group}, {inputs} inputs, {precision:?} {width:?}: {error:e}",
+                        error <= tolerance(precision),
+                        "{} {bits} bits, groups of {group}, {inputs} inputs, {precision:?}: {error:e}",
                         kernels.name
                     );
                 }
@@ -120,10 +109,10 @@ fn rows_and_ranges_change_no_bit() {
         for (bits, group) in FORMATS {
             let sample = Sample::new(43, 1280, bits, group);
             let x: Vec<_> = (0..131).map(|_| random.normals(1280)).collect();
-            for (precision, width) in FORMS {
+            for precision in PRECISIONS {
                 let activations = prepared(kernels, &x, precision);
                 let rows: Vec<u32> = (0..131).collect();
-                let all = multiply(kernels, &sample.linear, (&activations, width), &rows, &[0, 43]);
+                let all = multiply(kernels, &sample.linear, &activations, &rows, &[0, 43]);
                 for count in [1, 2, 3, 4, 7, 33, 65] {
                     // Rows out of order and one of them twice, as routing gives them.
                     let mut rows: Vec<u32> = (0..count).map(|i| (i * 37 + 5) % 131).collect();
@@ -132,16 +121,11 @@ fn rows_and_ranges_change_no_bit() {
                         rows.pop();
                     }
                     let cuts = [0, 1, 6, 18, 35, 43];
-                    let some =
-                        multiply(kernels, &sample.linear, (&activations, width), &rows, &cuts);
+                    let some = multiply(kernels, &sample.linear, &activations, &rows, &cuts);
                     for (row, y) in rows.iter().zip(some.chunks(43)) {
                         let expected = &all[*row as usize * 43..][..43];
                         let same = y.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits());
-                        assert!(
-                            same,
-                            "{} {bits}/{group} {precision:?} {width:?} {count} rows",
-                            kernels.name
-                        );
+                        assert!(same, "{} {bits}/{group} {precision:?} {count} rows", kernels.name);
                     }
                 }
             }
@@ -160,25 +144,19 @@ fn extreme_inputs_stay_accurate() {
             let largest: Vec<f32> = (0..512).map(|i| [1.0, -1.0][i % 2] * (i + 1) as f32).collect();
             let scaled = |factor: f32| -> Vec<f32> { largest.iter().map(|x| x * factor).collect() };
             let cases = [outlier, vec![1.0; 512], scaled(1e30), scaled(1e-25)];
-            for (precision, width) in FORMS {
+            for precision in PRECISIONS {
                 let activations = prepared(kernels, &cases, precision);
-                let y = multiply(
-                    kernels,
-                    &sample.linear,
-                    (&activations, width),
-                    &[0, 1, 2, 3],
-                    &[0, 9],
-                );
+                let y = multiply(kernels, &sample.linear, &activations, &[0, 1, 2, 3], &[0, 9]);
                 let error = worst_error(&sample, &cases, &y);
                 assert!(
-                    error <= tolerance(precision, width, bits),
+                    error <= tolerance(precision),
                     "{} {bits}/{group}: {error:e}",
                     kernels.name
                 );
 
                 let tiny = [vec![0.0; 512], scaled(1e-42)];
                 let activations = prepared(kernels, &tiny, precision);
-                let y = multiply(kernels, &sample.linear, (&activations, width), &[0, 1], &[0, 9]);
+                let y = multiply(kernels, &sample.linear, &activations, &[0, 1], &[0, 9]);
                 assert!(
                     y.iter().all(|y| y.abs() < 1e-33),
                     "{} {bits}/{group}: {y:?}",
@@ -199,12 +177,12 @@ fn extreme_weights_do_not_overflow() {
             let sample = Sample::of(linear);
             // All products of a block have their largest size and one sign.
             let x = [vec![-1.0; 256], vec![1.0; 256]];
-            for (precision, width) in FORMS {
+            for precision in PRECISIONS {
                 let activations = prepared(kernels, &x, precision);
-                let y = multiply(kernels, &sample.linear, (&activations, width), &[0, 1], &[0, 3]);
+                let y = multiply(kernels, &sample.linear, &activations, &[0, 1], &[0, 3]);
                 let error = worst_error(&sample, &x, &y);
                 assert!(
-                    error <= tolerance(precision, width, bits),
+                    error <= tolerance(precision),
                     "{} {bits}/{group}: {error:e}",
                     kernels.name
                 );
@@ -220,9 +198,9 @@ fn broken_inputs_are_not_hidden() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut x = vec![0.5; 128];
             x[77] = bad;
-            for (precision, width) in FORMS {
+            for precision in PRECISIONS {
                 let activations = prepared(kernels, &[x.clone()], precision);
-                let y = multiply(kernels, &sample.linear, (&activations, width), &[0], &[0, 2]);
+                let y = multiply(kernels, &sample.linear, &activations, &[0], &[0, 2]);
                 assert!(y.iter().all(|y| !y.is_finite()), "{} {bad}: {y:?}", kernels.name);
             }
         }
