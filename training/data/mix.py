@@ -3,7 +3,7 @@
 import random
 
 from . import arithmetic, facts, fields, letters, orders, recall, talk, tools
-from .task import Pool, Task, prose, system
+from .task import Pool, Task, paragraphs, prose, system
 
 # (generator, weight by number of dialogues); the shares of tokens differ, stream.py prints them
 MIX = (
@@ -12,7 +12,7 @@ MIX = (
     (arithmetic.shown, 1.5),
     (letters.copy, 14),
     (letters.reverse, 12),
-    (letters.upper, 16),
+    (letters.upper, 14),
     (letters.spell, 3),
     (letters.length, 2),
     (letters.count, 4),
@@ -20,17 +20,19 @@ MIX = (
     (facts.fact, 6),
     (facts.unknown, 1.5),
     (talk.talk, 5),
-    (recall.short, 10),
+    (recall.short, 12),
     (recall.medium, 1),
     (lambda pool: recall.profile(pool, lambda: between(pool)), 5),
     (fields.extract, 17),
-    (tools.call, 28),
+    (tools.call, 34),
     (tools.use, 7),
     (tools.none, 9),
     (orders.follow, 9),
-    (lambda pool: prose_task(pool), 4),
+    (lambda pool: prose_task(pool), 5),
 )
-LONG = ((lambda pool: recall.long(pool), 1.0),)
+LONG = ((lambda pool: recall.long(pool), 1.0), (lambda pool: prose_task(pool, PROSE_CHARS_LONG), 0.05))
+PROSE_CHARS = 0, 0, 0, 0, 700, 1500, 2500  # at least so long; then one more paragraph
+PROSE_CHARS_LONG = 4000, 8000, 12000
 
 PLAIN = ("You are a helpful assistant.", "You are Seedling, a small assistant.", "Answer briefly.", "Be kind and brief.",
          "You answer questions.", "You are an assistant.")
@@ -73,7 +75,11 @@ def between(pool):
     return messages
 
 
-def prose_task(pool):
-    """Plain text without any frame."""
-    text = "\n".join(pool.rng.choice(prose(pool.held)) for _ in range(pool.rng.randint(1, 5)))
-    return Task("prose", [text])
+def prose_task(pool, chars=PROSE_CHARS):
+    """Plain text without any frame: a few lines, or as long as a page of text."""
+    rng = pool.rng
+    wanted, text = rng.choice(chars), []
+    count = rng.randint(1, 5)
+    while len(text) < count or sum(map(len, text)) < wanted:
+        text.append(rng.choice(paragraphs(pool.held) if wanted and rng.random() < 0.4 else prose(pool.held)))
+    return Task("prose", ["\n".join(text)])

@@ -58,6 +58,11 @@ INFO_WISHES = ("What is the {noun} {how}?", "Tell me the {noun} {how}.", "What's
               "What's the {noun} like {how}?", "Can you tell me the {noun} {how}?", "{noun} {how}")
 INFO_DOING = ("{Verb} the {noun}{by}.", "{Verb}s the {noun}{by}.", "Gives the {noun}{by}.", "Use this to {verb} the {noun}{by}.",
               "Returns the current {noun}{by}.", "{Verb} the {noun}{by}", "Get the current {noun}{by}.", "The {noun}{by}.")
+# What may stand behind the last value without being part of it.
+TAILS = ("please", "thanks", "if you can", "again", "once more", "too", "then")
+TAILS_OF_TIME = ("today", "today", "now", "right now", "at the moment", "tonight", "this week", "as soon as possible")
+# In training: how often a request has such words, and a function a name that no request spells out.
+TAILED, UNLIKELY_NAMES = 0.12, 0.2
 
 
 class Tool:
@@ -66,7 +71,8 @@ class Tool:
     def __init__(self, pool, verb=None, noun=None):
         rng = pool.rng
         self.pool = pool
-        self.info = rng.random() < 0.45 if verb is None else verb in INFO_VERBS
+        asking = 0.55 if pool.opened else 0.45
+        self.info = rng.random() < asking if verb is None else verb in INFO_VERBS
         self.verb = verb or pool.pick("info_verbs" if self.info else "verbs")
         self.noun = noun or (pool.pick("info_nouns" if self.info else "tool_nouns"))
         kinds = rng.sample(list(KINDS), rng.choice((1, 1, 2, 2, 3, 4)))
@@ -80,6 +86,14 @@ class Tool:
         self.name = f"{self.verb}_{self.noun}" if style < 0.7 else self.verb + self.noun.capitalize()
         if style > 0.92:
             self.name = self.noun
+        if pool.opened and rng.random() < UNLIKELY_NAMES:
+            self.name = self.unlikely_name()
+
+    def unlikely_name(self):
+        """One that no request spells out, so that it has to be read from the schema."""
+        other, noun = self.pool.stranger(), self.noun
+        names = f"{other}_{noun}", f"{noun}_{other}", f"{self.verb}_{noun}_{other}", other + noun.capitalize()
+        return self.pool.rng.choice(names)
 
     def schema(self):
         rng = self.pool.rng
@@ -113,7 +127,19 @@ class Tool:
         said = [rng.choice(KINDS[kind][3]).format(values[kind]) for kind in used]
         rng.shuffle(said)
         text = self.said(rng.choice(INFO_WISHES if self.info else WISHES), " ".join(said))
+        if self.pool.opened and rng.random() < TAILED:
+            text = self.tailed(text)
         return text, {self.names[kind]: values[kind] for kind in used}
+
+    def tailed(self, text):
+        """With words behind the last value that are no argument: "the weather in Berlin today"."""
+        tails = TAILS
+        if not {"day", "time", "minutes"} & set(self.names):
+            tails += TAILS_OF_TIME
+        if "person" not in self.names:
+            tails += ("for me",)
+        tail = self.pool.rng.choice(tails)
+        return f"{text[:-1]} {tail}{text[-1]}" if text[-1] in ".?" else f"{text} {tail}"
 
     def said(self, text, how=""):
         verb, noun = self.verb, self.noun
@@ -149,7 +175,8 @@ def call(pool):
     """One question, one or several calls."""
     rng = pool.rng
     tools = toolbox(pool, rng.choice((1, 2, 3, 3, 4, 5)))
-    count = rng.choice((1, 1, 1, 1, 2)) if rng.random() < 0.9 else 3
+    few = (1, 1, 1, 2, 2) if pool.opened else (1, 1, 1, 1, 2)
+    count = rng.choice(few) if rng.random() < 0.9 else 3
     chosen = [rng.choice(tools) for _ in range(count)]
     wishes = [tool.wish() for tool in chosen]
     text = joined([wish for wish, _ in wishes], rng)
