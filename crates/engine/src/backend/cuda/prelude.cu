@@ -1,0 +1,224 @@
+// What every kernel file starts with: types, and the few instructions that CUDA C++ has no word for.
+//
+// Kernels include nothing: NVRTC's package ships no headers. A kernel file is compiled as
+//   dimensions of the model (#define) + this file + the kernel file + its instances,
+// by NVRTC for a card, and by a C++ compiler for the emulator, which then puts its own definitions
+// in place of those under `#ifndef CALLA_EMULATOR`.
+//
+// Dimensions (all positive integers unless said otherwise): HIDDEN, VOCAB, HEADS, KV_HEADS,
+// HEAD_DIM, ROTARY_DIMS, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, CONV_TAPS, EXPERTS, TOPK,
+// EXPERT_WIDTH, SHARED_WIDTH, RENORMALISE (0 or 1), NORM_EPS (float), PAGE_TOKENS, ATTENTION_LAYERS,
+// DELTA_LAYERS, GROUP (inputs that share a scale of an activation: 32 or 64), PIECES (halves that
+// make up an activation: 1 by default, 2 in exact mode), KV_FLOAT (0: keys and values are cached as
+// half, 1: as float). A dense model has EXPERTS 0.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define NONE 0xffffffffu // no sequence, no expert: the row is padding
+#define WARP 32
+
+#ifndef CALLA_EMULATOR
+
+#define KERNEL extern "C" __global__
+#define DEVICE static __device__ __forceinline__
+#define SHARED __shared__
+// Shared memory whose size the launch gives; 16-byte aligned. One a kernel.
+#define SHARED_DYNAMIC(name) extern __shared__ __align__(16) u8 name[]
+
+// ---- half ------------------------------------------------------------------------------------
+
+DEVICE u16 half_from(float x) {
+    u16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+
+DEVICE float half_to(u16 h) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+}
+
+// Two halves in a word, element by element; `low` stands in the low 16 bits.
+DEVICE u32 half2_from(float low, float high) {
+    u32 h;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(high), "f"(low));
+    return h;
+}
+
+DEVICE u32 half2_sub(u32 a, u32 b) {
+    u32 d;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+
+// a & mask | bits, in one instruction.
+template <u32 MASK, u32 BITS>
+DEVICE u32 and_or(u32 a) {
+    u32 d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "n"(MASK), "n"(BITS));
+    return d;
+}
+
+// Bytes of the eight in (low, high), picked by the nibbles of `selector`, low first.
+DEVICE u32 pick_bytes(u32 low, u32 high, u32 selector) { return __byte_perm(low, high, selector); }
+
+// ---- matrix units ----------------------------------------------------------------------------
+
+// d += a·b for a warp: a is [16, 16] half, b [16, 8] half, d [16, 8] float. With g = lane / 4 and
+// t = lane % 4 a lane holds
+//   a[0]: a[g, 2t..2t+2]    a[1]: a[g+8, 2t..2t+2]    a[2]: a[g, 2t+8..2t+10]    a[3]: a[g+8, 2t+8..]
+//   b[0]: b[2t..2t+2, g]    b[1]: b[2t+8..2t+10, g]
+//   d[0], d[1]: d[g, 2t..2t+2]    d[2], d[3]: d[g+8, 2t..2t+2]
+DEVICE void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Four 8x8 matrices of halves: lane l gives the address of row l % 8 of matrix l / 8 (16 bytes), and
+// gets of matrix i elements [l/4, 2*(l%4)..+2] in d[i] (of the transposed matrix with TRANSPOSED).
+template <bool TRANSPOSED>
+DEVICE void load_matrices(u32 (&d)[4], const void* row) {
+    u32 address = (u32)__cvta_generic_to_shared(row);
+    if (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
+}
+
+// ---- memory ----------------------------------------------------------------------------------
+
+// Starts a copy of 16 bytes from global to shared memory; both aligned. Zeros instead when !valid.
+DEVICE void copy_async(void* shared, const void* global, bool valid = true) {
+    u32 address = (u32)__cvta_generic_to_shared(shared);
+    u32 bytes = valid ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(address), "l"(global), "r"(bytes) : "memory");
+}
+DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most PENDING of this thread's committed groups are under way.
+template <int PENDING>
+DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
+
+// 16 bytes that are read once: weights. They do not push others out of the L1 cache.
+DEVICE uint4 load_once(const uint4* p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+// ---- the chain of kernels --------------------------------------------------------------------
+
+// Waits for the kernels before this one: nothing that they write may be read, and nothing that they
+// read or write may be written, before. Every kernel calls it once, in every thread; weights may be
+// fetched before.
+DEVICE void wait_for_inputs() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Lets the next kernel start up; it still waits for this one's end in wait_for_inputs.
+DEVICE void start_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+#endif // CALLA_EMULATOR
+
+// ---- both ------------------------------------------------------------------------------------
+
+DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+DEVICE float silu(float x) { return x / (1.0f + expf(-x)); }
+DEVICE float float_from_bf16(u16 b) { return __uint_as_float((u32)b << 16); }
+
+// Sum over the aligned runs of WIDTH lanes; every lane gets it.
+template <int WIDTH = WARP>
+DEVICE float lanes_sum(float x) {
+    #pragma unroll
+    for (int step = WIDTH / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+template <int WIDTH = WARP>
+DEVICE float lanes_max(float x) {
+    #pragma unroll
+    for (int step = WIDTH / 2; step > 0; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+// Sum over a block of THREADS; every thread gets it. All threads call it.
+template <int THREADS>
+DEVICE float block_sum(float x) {
+    SHARED float partial[THREADS / WARP];
+    x = lanes_sum(x);
+    __syncthreads(); // an earlier call's readers are done
+    if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float sum = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < THREADS / WARP; i++) sum += partial[i];
+    return sum;
+}
+
+// ---- activations -----------------------------------------------------------------------------
+
+// How the input of a quantised matrix is held: each run of GROUP elements as halves with a scale of
+// their own, a power of two, so that nothing overflows, and with its sum.
+//
+//   halves [PIECES][rows][width] u16   the second piece holds what the first rounded away, * 2^11
+//   groups [rows][width / GROUP] float2 (scale, sum of the elements)
+//
+//   element = scale * (first + second * 2^-11)
+//
+// Within each run of 8, element i stands at place 2i for i < 4 and at 2(i - 4) + 1 otherwise: the
+// order in which a word of eight 4-bit weights comes apart.
+struct Activations {
+    u16* halves;
+    float2* groups;
+    u32 rows; // distance between pieces: the rows that the buffer has room for
+};
+
+DEVICE int activation_place(int i) { return (i & ~7) | ((i & 3) << 1) | ((i >> 2) & 1); }
+
+// Power of two by which a group with this largest magnitude is divided: it comes to lie in
+// [1, 2) * 2^10. A group of zeros, and one that is not finite, keeps scale 1.
+DEVICE float activation_scale(float largest) {
+    u32 exponent = __float_as_uint(largest) >> 23 & 0xff;
+    if (exponent < 12 || exponent == 0xff) return 1.0f;
+    return __uint_as_float((exponent - 10) << 23);
+}
+
+// Writes one group whose elements lie in shared (or any) memory, by a warp; all lanes call it.
+DEVICE void write_group(Activations out, u32 row, u32 width, u32 group, const float* elements) {
+    int lane = threadIdx.x % WARP;
+    float largest = 0.0f, sum = 0.0f;
+    #pragma unroll
+    for (int i = lane; i < GROUP; i += WARP) {
+        largest = fmaxf(largest, fabsf(elements[i]));
+        sum += elements[i];
+    }
+    largest = lanes_max(largest);
+    sum = lanes_sum(sum);
+    float scale = activation_scale(largest), inverse = 1.0f / scale;
+    #pragma unroll
+    for (int i = lane; i < GROUP; i += WARP) {
+        float x = elements[i] * inverse;
+        u16 first = half_from(x);
+        u64 at = (u64)row * width + group * GROUP + activation_place(i);
+        out.halves[at] = first;
+#if PIECES == 2
+        out.halves[(u64)out.rows * width + at] = half_from((x - half_to(first)) * 2048.0f);
+#endif
+    }
+    if (lane == 0) out.groups[(u64)row * (width / GROUP) + group] = make_float2(scale, sum);
+}
