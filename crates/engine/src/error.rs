@@ -49,6 +49,17 @@ pub enum Error {
         /// What is missing and what to do.
         problem: String,
     },
+    /// A device failed at something that it should be able to do: its driver, its compiler or the
+    /// work on it. What it holds may be lost.
+    #[error("backend `{backend}`: {action}: {problem}")]
+    Device {
+        /// Name of the backend.
+        backend: &'static str,
+        /// What was tried.
+        action: String,
+        /// What the driver or compiler said.
+        problem: String,
+    },
     /// The memory for a sequence cannot be had.
     #[error("no memory for {bytes} bytes of {purpose}: close sequences or lower the context limit")]
     OutOfMemory {

@@ -1,0 +1,77 @@
+use std::ffi::c_void;
+
+use super::Address;
+
+/// An argument of a kernel, laid out as the kernel's parameter is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Argument {
+    /// A pointer; [`Argument::NULL`] for none.
+    Address(Address),
+    /// A count, an index or a flag.
+    U32(u32),
+    /// `struct Matrix`.
+    Matrix(Matrix),
+    /// `struct Activations`.
+    Activations(Activations),
+}
+
+/// A repacked matrix; see `matmul.cu`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Matrix {
+    /// Packed elements, tile by tile.
+    pub words: Address,
+    /// Scales and biases.
+    pub affine: Address,
+}
+
+/// The input of a quantised matrix; see `prelude.cu`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Activations {
+    /// [pieces, rows, width] f16
+    pub halves: Address,
+    /// [rows, width / group] (f32 scale, f32 sum)
+    pub groups: Address,
+    /// Rows that the buffer has room for.
+    pub rows: u32,
+}
+
+impl Argument {
+    /// No pointer.
+    pub const NULL: Self = Self::Address(Address(0));
+
+    /// Where the parameter's bytes stand, as a launch wants them. Good while `self` does not move.
+    pub fn as_ptr(&self) -> *const c_void {
+        match self {
+            Self::Address(value) => std::ptr::from_ref(value).cast(),
+            Self::U32(value) => std::ptr::from_ref(value).cast(),
+            Self::Matrix(value) => std::ptr::from_ref(value).cast(),
+            Self::Activations(value) => std::ptr::from_ref(value).cast(),
+        }
+    }
+}
+
+impl From<Address> for Argument {
+    fn from(value: Address) -> Self {
+        Self::Address(value)
+    }
+}
+
+impl From<u32> for Argument {
+    fn from(value: u32) -> Self {
+        Self::U32(value)
+    }
+}
+
+impl From<Matrix> for Argument {
+    fn from(value: Matrix) -> Self {
+        Self::Matrix(value)
+    }
+}
+
+impl From<Activations> for Argument {
+    fn from(value: Activations) -> Self {
+        Self::Activations(value)
+    }
+}
