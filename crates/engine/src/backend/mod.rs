@@ -10,6 +10,8 @@
 
 mod batch;
 pub mod cpu;
+pub mod cuda;
+mod histories;
 pub mod reference;
 pub mod select;
 mod self_test;

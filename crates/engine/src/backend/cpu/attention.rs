@@ -6,16 +6,18 @@
 //! (one task a token): the order of the sums is the same.
 
 use super::{
+    Sequences,
     kernels::{Activations, AttendBlock, Kernels, Running},
     kv::KvHead,
-    pages::PAGE_TOKENS,
     pass::{Pass, Product, RowPlan},
     rope::Rope,
     scratch::{Residual, zeros},
-    sequences::Sequences,
     shared::Shared,
 };
-use crate::model::{Attention, AttentionShape};
+use crate::{
+    backend::histories::PAGE_TOKENS,
+    model::{Attention, AttentionShape},
+};
 
 /// Positions whose softmax is taken together: several pages.
 const SPAN_TOKENS: usize = 8 * PAGE_TOKENS;

@@ -2,13 +2,14 @@
 
 use super::{
     kernels::{Cached, Kernels},
-    pages::{PAGE_TOKENS, PageId, PagePool},
+    memory::HostMemory,
 };
+use crate::backend::histories::{PAGE_TOKENS, PageId, PagePool};
 
 /// Keys and values of one head of one layer of one sequence.
 #[derive(Clone, Copy)]
 pub(super) struct KvHead<'a> {
-    pool: &'a PagePool,
+    pool: &'a PagePool<HostMemory>,
     pages: &'a [PageId],
     /// Offset of the head's keys in every page.
     keys_at: usize,
@@ -16,7 +17,7 @@ pub(super) struct KvHead<'a> {
 
 impl<'a> KvHead<'a> {
     pub(super) fn new(
-        pool: &'a PagePool,
+        pool: &'a PagePool<HostMemory>,
         pages: &'a [PageId],
         layer: usize,
         kv_head: usize,
@@ -76,7 +77,7 @@ impl<'a> KvHead<'a> {
 
     /// Where a page's keys and values of this head begin.
     fn runs(&self, page: usize) -> [*mut u8; 2] {
-        let start = self.pool.start(self.pages[page]);
+        let start = self.pool.memory().start(self.pages[page]);
         let run_bytes = self.pool.layout().run_bytes();
         // SAFETY: the layout's offsets lie inside a page.
         unsafe { [start.add(self.keys_at), start.add(self.keys_at + run_bytes)] }

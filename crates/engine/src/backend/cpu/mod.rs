@@ -19,35 +19,35 @@ mod forward;
 mod head;
 pub mod kernels;
 mod kv;
-mod layout;
 mod math;
+mod memory;
 mod mlp;
 mod moe;
-mod pages;
 mod pass;
 mod pool;
 mod rope;
 mod scratch;
-mod sequences;
 mod shared;
 mod support;
 
 use self::{
     kernels::Kernels,
-    layout::{KvLayout, StateLayout},
-    pages::PagePool,
+    memory::HostMemory,
     pool::Pool,
     scratch::Scratch,
-    sequences::Sequences,
 };
 use super::{
     Backend, BackendOptions, Batch, Footprint, Logits, Precision, SequenceBytes, SequenceId,
     SnapshotId,
+    histories::{KvLayout, Sequences as Histories, StateLayout, bytes_for},
 };
 use crate::{
     Error,
     model::{Shape, Weights},
 };
+
+/// The open and frozen histories of this backend.
+type Sequences = Histories<HostMemory>;
 
 /// Most tokens in one forward pass: enough rows for an expert's weights to be worth unpacking,
 /// while the intermediate results stay near 150 MB for the 35B model.
@@ -75,11 +75,12 @@ impl Cpu {
         let precision = options.precision;
         let pool = Pool::new(options.threads)
             .map_err(|error| unavailable(format!("cannot start its threads: {error}")))?;
-        let pages = PagePool::new(KvLayout::new(&shape, precision));
+        let (kv, state) = (KvLayout::new(&shape, precision), StateLayout::new(&shape));
+        let memory = HostMemory::new(&kv, &state);
         Ok(Self {
             precision,
             kernels: Kernels::detect()?,
-            sequences: Sequences::new(pages, StateLayout::new(&shape)),
+            sequences: Sequences::new(kv, state, memory),
             scratch: Scratch::new(&shape, &weights, precision, BATCH_TOKENS_MAX, pool.workers()),
             pool,
             shape,
@@ -104,7 +105,7 @@ pub(super) fn footprint(shape: &Shape, options: &BackendOptions, tokens: usize) 
     let kv = KvLayout::new(shape, precision);
     Footprint {
         scratch: Scratch::bytes(shape, precision, BATCH_TOKENS_MAX, workers),
-        sequence: layout::bytes_for(&kv, &StateLayout::new(shape), tokens),
+        sequence: bytes_for(&kv, &StateLayout::new(shape), tokens),
         kv_dtype: match precision {
             Precision::Default => "float16",
             Precision::Exact => "float32",

@@ -4,10 +4,10 @@
 use std::ops::Range;
 
 use super::{
+    Sequences,
     kernels::{Activations, Kernels},
     pool::Pool,
     scratch::Residual,
-    sequences::Sequences,
     shared::Shared,
 };
 use crate::model::{Linear, Shape};

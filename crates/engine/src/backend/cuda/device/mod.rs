@@ -5,6 +5,7 @@
 //! that runs the same kernel files on the CPU are behind it.
 
 mod arguments;
+pub mod driver;
 #[cfg(feature = "cuda-emulator")]
 pub mod emulator;
 

@@ -1,6 +1,6 @@
 //! How one sequence's memory is laid out.
 
-use super::pages::{PAGE_TOKENS, PagePool};
+use super::pages::{PAGE_TOKENS, pages_for};
 use crate::{
     backend::{Precision, SequenceBytes},
     model::{MixerKind, Shape},
@@ -10,7 +10,7 @@ use crate::{
 pub(crate) fn bytes_for(kv: &KvLayout, state: &StateLayout, tokens: usize) -> SequenceBytes {
     SequenceBytes {
         state: state.len() * size_of::<f32>(),
-        kv: PagePool::pages_for(tokens).saturating_mul(kv.page_bytes()),
+        kv: pages_for(tokens).saturating_mul(kv.page_bytes()),
     }
 }
 

@@ -1,17 +1,13 @@
 //! What sequences and snapshots own: a page table and a block of recurrent states.
 
-use super::{
-    layout::{StateLayout, bytes_for},
-    pages::{PAGE_TOKENS, PageId, PagePool},
-    shared::Cells,
-};
+use super::{KvLayout, Memory, PAGE_TOKENS, PageId, PagePool, StateLayout, bytes_for, pages_for};
 use crate::{
     Error,
     backend::{Batch, SequenceBytes, SequenceId, SnapshotId},
 };
 
 /// A token history, open (a sequence) or frozen (a snapshot).
-pub(crate) struct History {
+pub(crate) struct History<S> {
     /// Tokens that it remembers.
     pub len: usize,
     /// Most tokens it may hold.
@@ -19,24 +15,24 @@ pub(crate) struct History {
     /// Pages of the tokens so far, in order; may be shared with other histories.
     pub pages: Vec<PageId>,
     /// DeltaNet and convolution states, see [`StateLayout`].
-    pub state: Cells,
+    pub state: S,
 }
 
 /// All histories of a backend. Ids grow, so both lists are sorted and found by bisection.
-pub(crate) struct Sequences {
-    pages: PagePool,
+pub(crate) struct Sequences<M: Memory> {
+    pages: PagePool<M>,
     state: StateLayout,
-    open: Vec<(SequenceId, History)>,
-    frozen: Vec<(SnapshotId, History)>,
+    open: Vec<(SequenceId, History<M::State>)>,
+    frozen: Vec<(SnapshotId, History<M::State>)>,
     /// State blocks of closed histories.
-    spare_states: Vec<Cells>,
+    spare_states: Vec<M::State>,
     ids_given: u64,
 }
 
-impl Sequences {
-    pub(crate) fn new(pages: PagePool, state: StateLayout) -> Self {
+impl<M: Memory> Sequences<M> {
+    pub(crate) fn new(kv: KvLayout, state: StateLayout, memory: M) -> Self {
         Self {
-            pages,
+            pages: PagePool::new(kv, memory),
             state,
             open: Vec::new(),
             frozen: Vec::new(),
@@ -45,7 +41,7 @@ impl Sequences {
         }
     }
 
-    pub(crate) fn pages(&self) -> &PagePool {
+    pub(crate) fn pages(&self) -> &PagePool<M> {
         &self.pages
     }
 
@@ -54,15 +50,12 @@ impl Sequences {
     }
 
     pub(crate) fn open(&mut self, context: usize) -> Result<SequenceId, Error> {
+        let pages = page_table(context)?;
         let mut state = self.take_state()?;
-        state.as_mut_slice().fill(0.0);
-        let pages = match page_table(context) {
-            Ok(pages) => pages,
-            Err(error) => {
-                self.spare_states.push(state);
-                return Err(error);
-            }
-        };
+        if let Err(error) = self.pages.memory_mut().zero_state(&mut state) {
+            self.spare_states.push(state);
+            return Err(error);
+        }
         Ok(self.add_open(History { len: 0, context, pages, state }))
     }
 
@@ -75,13 +68,13 @@ impl Sequences {
 
     pub(crate) fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, Error> {
         let index = self.index(sequence)?;
-        let copy = self.copy(|all| &mut all.open[index].1)?;
+        let copy = self.copy(Source::Open(index))?;
         Ok(self.add_open(copy))
     }
 
     pub(crate) fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, Error> {
         let index = self.index(sequence)?;
-        let copy = self.copy(|all| &mut all.open[index].1)?;
+        let copy = self.copy(Source::Open(index))?;
         self.ids_given += 1;
         let id = SnapshotId(self.ids_given);
         self.frozen.push((id, copy));
@@ -90,7 +83,7 @@ impl Sequences {
 
     pub(crate) fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, Error> {
         let index = self.frozen_index(snapshot)?;
-        let copy = self.copy(|all| &mut all.frozen[index].1)?;
+        let copy = self.copy(Source::Frozen(index))?;
         Ok(self.add_open(copy))
     }
 
@@ -114,12 +107,12 @@ impl Sequences {
     }
 
     /// The sequence at [`Sequences::index`].
-    pub(crate) fn history(&self, index: usize) -> &History {
+    pub(crate) fn history(&self, index: usize) -> &History<M::State> {
         &self.open[index].1
     }
 
     /// The same, to write its state and length.
-    pub(crate) fn history_mut(&mut self, index: usize) -> &mut History {
+    pub(crate) fn history_mut(&mut self, index: usize) -> &mut History<M::State> {
         &mut self.open[index].1
     }
 
@@ -132,7 +125,7 @@ impl Sequences {
         let mut missing = 0;
         for row in batch.rows {
             let history = self.history(self.index(row.sequence)?);
-            missing += PagePool::pages_for(history.len + row.tokens.len()) - history.pages.len();
+            missing += pages_for(history.len + row.tokens.len()) - history.pages.len();
             missing += usize::from(self.shares_its_end(history));
         }
         self.pages.reserve(missing)?;
@@ -143,7 +136,7 @@ impl Sequences {
                 *last = self.pages.copy_on_write(*last)?;
             }
             let history = &mut self.open[index].1;
-            while history.pages.len() < PagePool::pages_for(history.len + row.tokens.len()) {
+            while history.pages.len() < pages_for(history.len + row.tokens.len()) {
                 history.pages.push(self.pages.take()?);
             }
         }
@@ -151,7 +144,7 @@ impl Sequences {
     }
 
     /// Whether the next token goes to a page that another history holds too.
-    fn shares_its_end(&self, history: &History) -> bool {
+    fn shares_its_end(&self, history: &History<M::State>) -> bool {
         !history.len.is_multiple_of(PAGE_TOKENS)
             && history.pages.last().is_some_and(|&page| self.pages.is_shared(page))
     }
@@ -162,19 +155,26 @@ impl Sequences {
             .map_err(|_| Error::UnknownSnapshot(snapshot))
     }
 
-    fn add_open(&mut self, history: History) -> SequenceId {
+    fn add_open(&mut self, history: History<M::State>) -> SequenceId {
         self.ids_given += 1;
         let id = SequenceId(self.ids_given);
         self.open.push((id, history));
         id
     }
 
-    /// Shares the pages and copies the states of what `source` names.
-    fn copy(&mut self, source: impl Fn(&mut Self) -> &mut History) -> Result<History, Error> {
+    /// Shares the pages and copies the states of `source`.
+    fn copy(&mut self, source: Source) -> Result<History<M::State>, Error> {
         let mut state = self.take_state()?;
-        let from = source(self);
+        let from = match source {
+            Source::Open(index) => &mut self.open[index].1,
+            Source::Frozen(index) => &mut self.frozen[index].1,
+        };
         let (len, context) = (from.len, from.context);
-        let mut pages = match page_table(context) {
+        let copied = page_table(context).and_then(|pages| {
+            self.pages.memory_mut().copy_state(&mut from.state, &mut state)?;
+            Ok(pages)
+        });
+        let mut pages = match copied {
             Ok(pages) => pages,
             Err(error) => {
                 self.spare_states.push(state);
@@ -182,36 +182,36 @@ impl Sequences {
             }
         };
         // A failed forward may have left more pages than tokens.
-        pages.extend_from_slice(&from.pages[..PagePool::pages_for(len)]);
-        state.copy_from(&mut from.state);
+        pages.extend_from_slice(&from.pages[..pages_for(len)]);
         for &page in &pages {
             self.pages.share(page);
         }
         Ok(History { len, context, pages, state })
     }
 
-    fn recycle(&mut self, history: History) {
+    fn recycle(&mut self, history: History<M::State>) {
         for page in history.pages {
             self.pages.give_back(page);
         }
         self.spare_states.push(history.state);
     }
 
-    fn take_state(&mut self) -> Result<Cells, Error> {
-        let len = self.state.len();
-        let zeros = || Cells::zeros(len).ok_or_else(|| no_memory(len * size_of::<f32>()));
-        self.spare_states.pop().map_or_else(zeros, Ok)
+    fn take_state(&mut self) -> Result<M::State, Error> {
+        self.spare_states.pop().map_or_else(|| self.pages.memory_mut().new_state(), Ok)
     }
 }
 
-fn no_memory(bytes: usize) -> Error {
-    Error::OutOfMemory { bytes, purpose: "DeltaNet states" }
+/// Index of a history among the open or the frozen ones.
+#[derive(Clone, Copy)]
+enum Source {
+    Open(usize),
+    Frozen(usize),
 }
 
 /// An empty page table with room for `context` tokens.
 fn page_table(context: usize) -> Result<Vec<PageId>, Error> {
     let mut pages = Vec::new();
-    let count = PagePool::pages_for(context);
+    let count = pages_for(context);
     pages.try_reserve_exact(count).map_err(|_| Error::OutOfMemory {
         bytes: count.saturating_mul(size_of::<PageId>()),
         purpose: "a page table",
@@ -222,19 +222,16 @@ fn page_table(context: usize) -> Result<Vec<PageId>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{
-        Row, Wants,
-        cpu::layout::{KvLayout, StateLayout},
-    };
+    use crate::backend::{Row, Wants, histories::fake::FakeMemory};
 
-    fn sequences() -> Sequences {
+    fn sequences() -> Sequences<FakeMemory> {
         let kv = KvLayout { layers: 1, kv_heads: 1, head_dim: 2, element_bytes: 2 };
         let state = StateLayout { layers: 1, state_len: 3, conv_len: 2 };
-        Sequences::new(PagePool::new(kv), state)
+        Sequences::new(kv, state, FakeMemory::default())
     }
 
     /// What a forward pass does to page tables and lengths.
-    fn append(all: &mut Sequences, sequence: SequenceId, len: usize) {
+    fn append(all: &mut Sequences<FakeMemory>, sequence: SequenceId, len: usize) {
         let tokens = vec![0; len];
         let rows = [Row { sequence, tokens: &tokens, wants: Wants::Nothing }];
         all.grow(&Batch { rows: &rows }).expect("memory for a test");
@@ -242,7 +239,7 @@ mod tests {
         all.history_mut(index).len += len;
     }
 
-    fn pages(all: &Sequences, sequence: SequenceId) -> Vec<PageId> {
+    fn pages(all: &Sequences<FakeMemory>, sequence: SequenceId) -> Vec<PageId> {
         all.history(all.index(sequence).expect("it is open")).pages.clone()
     }
 

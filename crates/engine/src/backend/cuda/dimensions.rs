@@ -1,0 +1,154 @@
+//! The numbers that kernels are compiled with, and the source that the compiler sees.
+
+use std::fmt::Write;
+
+use super::device::Unit;
+use crate::{
+    backend::{Precision, histories::PAGE_TOKENS},
+    model::{Linear, MixerKind, MlpShape, Mixer, Mlp, Shape, Weights},
+};
+
+/// What every kernel file starts with.
+const PRELUDE: &str = include_str!("prelude.cu");
+
+/// Outputs of a tile of a repacked matrix: parts of a projection start at multiples of it.
+pub(super) const TILE_OUTPUTS: usize = 16;
+
+/// Largest run of inputs that share a scale of an activation.
+const GROUP_MAX: usize = 64;
+
+/// Everything about a model that kernels have as constants.
+#[derive(Debug, Clone)]
+pub(super) struct Dimensions {
+    /// Inputs that share a scale of an activation.
+    pub(super) group: usize,
+    /// Halves that make up an activation.
+    pub(super) pieces: usize,
+    defines: String,
+}
+
+impl Dimensions {
+    pub(super) fn new(shape: &Shape, weights: &Weights, precision: Precision) -> Self {
+        let group = linears(weights).map(|linear| linear.group).min().unwrap_or(GROUP_MAX);
+        let group = group.min(GROUP_MAX);
+        let (pieces, kv_float) = match precision {
+            Precision::Default => (1, 0),
+            Precision::Exact => (2, 1),
+        };
+        let (attention, delta_net) = (&shape.attention, &shape.delta_net);
+        let [experts, top_k, expert_width, shared_width, renormalise] = match shape.mlp {
+            MlpShape::Dense { width } => [0, 0, 0, width, 0],
+            MlpShape::Moe {
+                experts,
+                experts_per_token,
+                expert_width,
+                shared_width,
+                renormalise,
+            } => [experts, experts_per_token, expert_width, shared_width, renormalise.into()],
+        };
+        let [qkv, z, b, a] = delta_net_columns(shape);
+        let [q, k, v] = attention_columns(shape);
+        let values = [
+            ("HIDDEN", shape.hidden),
+            ("VOCAB", shape.vocab),
+            ("HEADS", attention.heads),
+            ("KV_HEADS", attention.kv_heads),
+            ("HEAD_DIM", attention.head_dim),
+            ("ROTARY_DIMS", attention.rotary_dims),
+            ("KEY_HEADS", delta_net.key_heads),
+            ("VALUE_HEADS", delta_net.value_heads),
+            ("KEY_DIM", delta_net.key_dim),
+            ("VALUE_DIM", delta_net.value_dim),
+            ("CONV_TAPS", delta_net.conv_taps),
+            ("CONV_CHANNELS", delta_net.conv_channels()),
+            ("EXPERTS", experts),
+            ("TOPK", top_k),
+            ("EXPERT_WIDTH", expert_width),
+            ("SHARED_WIDTH", shared_width),
+            ("RENORMALISE", renormalise),
+            ("PAGE_TOKENS", PAGE_TOKENS),
+            ("ATTENTION_LAYERS", shape.layers_of(MixerKind::Attention)),
+            ("DELTA_LAYERS", shape.layers_of(MixerKind::DeltaNet)),
+            ("GROUP", group),
+            ("PIECES", pieces),
+            ("KV_FLOAT", kv_float),
+            ("EMBED_BITS", weights.embed.bits),
+            ("EMBED_GROUP", weights.embed.group),
+            ("COLUMN_QKV", qkv),
+            ("COLUMN_Z", z),
+            ("COLUMN_B", b),
+            ("COLUMN_A", a),
+            ("COLUMN_Q", q),
+            ("COLUMN_K", k),
+            ("COLUMN_V", v),
+        ];
+        let mut defines = String::new();
+        for (name, value) in values {
+            writeln!(defines, "#define {name} {value}").expect("a string takes everything");
+        }
+        writeln!(defines, "#define NORM_EPS {:e}f", shape.norm_eps).expect("likewise");
+        Self { group, pieces, defines }
+    }
+
+    /// A kernel file as a unit. `instances` are lines that stand behind it; what they make, and the
+    /// file's own kernels, are in `kernels`.
+    pub(super) fn unit(
+        &self,
+        name: &'static str,
+        file: &str,
+        instances: &str,
+        kernels: Vec<String>,
+    ) -> Unit {
+        let source = [&self.defines, PRELUDE, file, instances].join("\n");
+        Unit { name, source, kernels }
+    }
+}
+
+/// Where the parts of a DeltaNet projection start in its row: qkv, z, b, a.
+pub(super) fn delta_net_columns(shape: &Shape) -> [usize; 4] {
+    let delta_net = &shape.delta_net;
+    columns([
+        delta_net.conv_channels(),
+        delta_net.value_width(),
+        delta_net.value_heads,
+        delta_net.value_heads,
+    ])
+}
+
+/// Where the parts of an attention projection start in its row: queries with gates, keys, values.
+pub(super) fn attention_columns(shape: &Shape) -> [usize; 3] {
+    let attention = &shape.attention;
+    columns([2 * attention.query_width(), attention.kv_width(), attention.kv_width()])
+}
+
+/// Starts of parts that stand side by side, each beginning with a tile.
+pub(super) fn columns<const N: usize>(widths: [usize; N]) -> [usize; N] {
+    let mut at = 0;
+    widths.map(|width| {
+        let start = at;
+        at += width.next_multiple_of(TILE_OUTPUTS);
+        start
+    })
+}
+
+/// Every matrix that is multiplied with.
+pub(super) fn linears(weights: &Weights) -> impl Iterator<Item = &Linear> {
+    let layers = weights.layers.iter().flat_map(|layer| {
+        let mut all: Vec<&Linear> = match &layer.mixer {
+            Mixer::DeltaNet(w) => {
+                vec![&w.in_proj_qkv, &w.in_proj_z, &w.in_proj_b, &w.in_proj_a, &w.out_proj]
+            }
+            Mixer::Attention(w) => vec![&w.q_proj, &w.k_proj, &w.v_proj, &w.o_proj],
+        };
+        match &layer.mlp {
+            Mlp::Dense(w) => all.extend([&w.gate, &w.up, &w.down]),
+            Mlp::Moe(w) => {
+                all.extend([&w.router, &w.shared_gate]);
+                all.extend([&w.shared.gate, &w.shared.up, &w.shared.down]);
+                all.extend(w.experts.gate.iter().chain(&w.experts.up).chain(&w.experts.down));
+            }
+        }
+        all
+    });
+    layers.chain([&weights.head])
+}

@@ -1,0 +1,5 @@
+//! The CUDA backend.
+
+pub mod device;
+mod dimensions;
+mod memory;
