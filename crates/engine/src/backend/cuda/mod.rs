@@ -1,5 +1,307 @@
-//! The CUDA backend.
+//! The CUDA backend: kernels compiled at load with the model's dimensions as constants.
+//!
+//! A forward pass is a chain of launches, stage by stage (`embed`, `delta_net`, `attention`, `moe`
+//! or `mlp`, `head`: one folder each, with the launcher and its kernel file side by side). A pass
+//! with one new token a sequence is recorded once for each number of sequences and replayed as a
+//! graph; what changes from step to step stands in device memory (`Plan`), not in arguments.
+//!
+//! Objects: `Device` is the driver, or an emulator that runs the same kernels on the CPU.
+//! `Sequences` owns page tables, KV pages and recurrent states. `Scratch` owns every intermediate
+//! result, `DeviceWeights` the repacked weights.
+//!
+//! Every sum has one order that depends on the model's dimensions and on the kind of pass (few rows
+//! or many) alone, not on the other rows of the batch.
 
+mod arena;
+mod attention;
+mod delta_net;
 pub mod device;
 mod dimensions;
+mod embed;
+mod forward;
+mod head;
+mod kernels;
+mod matmul;
 mod memory;
+mod mlp;
+mod moe;
+mod norm;
+mod pass;
+mod plan;
+mod scratch;
+mod support;
+mod weights;
+
+use std::{collections::HashMap, sync::Arc};
+
+pub use self::kernels::units;
+use self::{
+    arena::Arena,
+    device::{Device, Graph, driver::Driver},
+    dimensions::Dimensions,
+    kernels::Kernels,
+    memory::HistoryMemory,
+    plan::{PlanSize, Planner},
+    scratch::Scratch,
+    weights::DeviceWeights,
+};
+use super::{
+    Backend, BackendOptions, Batch, Footprint, Logits, Precision, SequenceBytes, SequenceId,
+    SnapshotId,
+    histories::{KvLayout, Sequences, StateLayout, bytes_for, pages_for},
+};
+use crate::{
+    Error,
+    model::{Shape, Weights},
+};
+
+/// Most tokens in one forward pass: experts of the 35B model get 128 rows each on average, and the
+/// intermediate results stay near 1.5 GB for it.
+const BATCH_TOKENS_MAX: usize = 4096;
+
+/// Most sequences in one forward pass, and the largest recorded step.
+const SEQUENCES_MAX: usize = 64;
+
+/// Fewest entries of a page table in a recorded step: shorter sequences share a recording.
+const PAGES_MIN: usize = 16;
+
+/// One model on one CUDA device.
+pub struct Cuda {
+    shape: Shape,
+    precision: Precision,
+    device: Arc<dyn Device>,
+    dimensions: Dimensions,
+    kernels: Kernels,
+    weights: DeviceWeights,
+    sequences: Sequences<HistoryMemory>,
+    scratch: Scratch,
+    planner: Planner,
+    graphs: HashMap<PlanSize, Graph>,
+}
+
+impl Cuda {
+    /// A backend for `weights`, whose dimensions are `shape`'s, on the driver's first device.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] when there is no device that can run it, with what is
+    /// missing; [`Error::Device`] when it fails.
+    pub fn new(shape: Shape, weights: &Weights, options: &BackendOptions) -> Result<Self, Error> {
+        support::check(&shape, weights)?;
+        Self::on(Arc::new(Driver::open()?), shape, weights, options)
+    }
+
+    /// The same on a device that is open already.
+    ///
+    /// # Errors
+    /// Those of [`Cuda::new`].
+    pub fn on(
+        device: Arc<dyn Device>,
+        shape: Shape,
+        weights: &Weights,
+        options: &BackendOptions,
+    ) -> Result<Self, Error> {
+        support::check(&shape, weights)?;
+        let precision = options.precision;
+        let dimensions = Dimensions::new(&shape, weights, precision);
+        let rows = batch_tokens(&shape);
+        let needed = weights::bytes(weights, dimensions.group)
+            + scratch::bytes(&shape, &dimensions, rows, SEQUENCES_MAX);
+        support::check_memory(&*device, needed)?;
+        let kernels = Kernels::compile(&*device, &shape, weights, &dimensions)?;
+        let memory = Arena::new(Arc::clone(&device), "intermediate results");
+        let scratch = Scratch::new(memory, &shape, &dimensions, rows, SEQUENCES_MAX)?;
+        let (kv, state) = (KvLayout::new(&shape, precision), state_layout(&shape));
+        let memory = HistoryMemory::new(Arc::clone(&device), &kv, &state);
+        Ok(Self {
+            weights: DeviceWeights::load(&device, &kernels.matmul, dimensions.group, weights)?,
+            sequences: Sequences::new(kv, state, memory),
+            planner: Planner::default(),
+            graphs: HashMap::new(),
+            precision,
+            shape,
+            device,
+            dimensions,
+            kernels,
+            scratch,
+        })
+    }
+
+    /// Runs a checked batch whose sequences have their pages.
+    fn run(&mut self, batch: &Batch<'_>, logits: &mut [f32]) -> Result<(), Error> {
+        let size = self.plan_size(batch);
+        let plan = self.planner.write(
+            batch,
+            &self.sequences,
+            size,
+            &*self.device,
+            self.scratch.plan,
+        )?;
+        let pass = pass::Pass {
+            device: &*self.device,
+            shape: &self.shape,
+            dimensions: &self.dimensions,
+            kernels: &self.kernels,
+            scratch: &self.scratch,
+            plan,
+        };
+        if is_step(batch) {
+            let graph = match self.graphs.get(&size) {
+                Some(&graph) => graph,
+                None => {
+                    let graph = self.device.record(&mut || {
+                        pass.layers(&self.weights)?;
+                        pass.head(&self.weights, 0, size.wanted)
+                    })?;
+                    self.graphs.insert(size, graph);
+                    graph
+                }
+            };
+            self.device.replay(graph)?;
+            return self.device.download(self.scratch.logits, head::as_bytes(logits));
+        }
+        pass.layers(&self.weights)?;
+        for (index, piece) in logits.chunks_mut(scratch::LOGIT_ROWS * self.shape.vocab).enumerate()
+        {
+            let rows = piece.len() / self.shape.vocab;
+            pass.head(&self.weights, index * scratch::LOGIT_ROWS, rows)?;
+            self.device.download(self.scratch.logits, head::as_bytes(piece))?;
+        }
+        Ok(())
+    }
+
+    /// The size of the batch's plan: a step is padded, so that few recordings serve all.
+    fn plan_size(&self, batch: &Batch<'_>) -> PlanSize {
+        let pages = batch.rows.iter().map(|row| {
+            let index = self.sequences.index(row.sequence).expect("the batch was checked");
+            pages_for(self.sequences.history(index).len + row.tokens.len())
+        });
+        let pages_max = pages.max().unwrap_or(0).next_power_of_two().max(PAGES_MIN);
+        if is_step(batch) {
+            let rows = batch.rows.len().next_power_of_two();
+            return PlanSize { rows, sequences: rows, pages_max, wanted: rows };
+        }
+        PlanSize {
+            rows: batch.tokens(),
+            sequences: batch.rows.len(),
+            pages_max,
+            wanted: batch.logit_rows(),
+        }
+    }
+}
+
+/// Whether every row appends one token and wants its logits: what generating does.
+fn is_step(batch: &Batch<'_>) -> bool {
+    !batch.rows.is_empty()
+        && batch.rows.len() <= SEQUENCES_MAX
+        && batch.rows.iter().all(|row| row.tokens.len() == 1 && row.wants.rows(1) == 1)
+}
+
+/// Rows of the largest pass.
+fn batch_tokens(shape: &Shape) -> usize {
+    BATCH_TOKENS_MAX.min(shape.context_max.max(SEQUENCES_MAX))
+}
+
+/// The convolution's last inputs are kept as delta_net.cu wants them.
+fn state_layout(shape: &Shape) -> StateLayout {
+    StateLayout { conv_len: delta_net::conv_state_len(shape), ..StateLayout::new(shape) }
+}
+
+/// Whether this machine has a device for the model; what can be known without setting it up.
+///
+/// # Errors
+/// [`Error::BackendUnavailable`] with what is missing.
+pub(super) fn check(shape: &Shape, weights: &Weights) -> Result<(), Error> {
+    support::check(shape, weights)?;
+    Driver::probe()
+}
+
+/// Memory that a [`Cuda`] will take besides its weights, one sequence of `tokens` tokens included.
+pub(super) fn footprint(
+    shape: &Shape,
+    weights: &Weights,
+    options: &BackendOptions,
+    tokens: usize,
+) -> Footprint {
+    let dimensions = Dimensions::new(shape, weights, options.precision);
+    let kv = KvLayout::new(shape, options.precision);
+    Footprint {
+        scratch: scratch::bytes(shape, &dimensions, batch_tokens(shape), SEQUENCES_MAX),
+        sequence: bytes_for(&kv, &state_layout(shape), tokens),
+        kv_dtype: match options.precision {
+            Precision::Default => "float16",
+            Precision::Exact => "float32",
+        },
+    }
+}
+
+impl Backend for Cuda {
+    fn description(&self) -> String {
+        let activations = match self.precision {
+            Precision::Default => "float16",
+            Precision::Exact => "float32",
+        };
+        format!("cuda ({}, {activations} activations)", self.device.description())
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn batch_tokens_max(&self) -> usize {
+        batch_tokens(&self.shape)
+    }
+
+    fn open(&mut self, context_tokens: usize) -> Result<SequenceId, Error> {
+        self.shape.check_context(context_tokens)?;
+        self.sequences.open(context_tokens)
+    }
+
+    fn close(&mut self, sequence: SequenceId) -> Result<(), Error> {
+        self.sequences.close(sequence)
+    }
+
+    fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, Error> {
+        self.sequences.fork(sequence)
+    }
+
+    fn snapshot(&mut self, sequence: SequenceId) -> Result<SnapshotId, Error> {
+        self.sequences.snapshot(sequence)
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId) -> Result<SequenceId, Error> {
+        self.sequences.restore(snapshot)
+    }
+
+    fn release(&mut self, snapshot: SnapshotId) -> Result<(), Error> {
+        self.sequences.release(snapshot)
+    }
+
+    fn len(&self, sequence: SequenceId) -> Result<usize, Error> {
+        Ok(self.sequences.history(self.sequences.index(sequence)?).len)
+    }
+
+    fn bytes_for(&self, tokens: usize) -> SequenceBytes {
+        self.sequences.bytes_for(tokens)
+    }
+
+    fn forward(&mut self, batch: &Batch<'_>, logits: &mut Logits) -> Result<(), Error> {
+        batch.check(self.shape.vocab, self.batch_tokens_max(), |id| {
+            let history = self.sequences.history(self.sequences.index(id)?);
+            Ok((history.len, history.context))
+        })?;
+        if batch.rows.len() > SEQUENCES_MAX {
+            return Err(Error::Batch {
+                row: SEQUENCES_MAX,
+                problem: format!("a batch takes {SEQUENCES_MAX} sequences"),
+            });
+        }
+        self.sequences.grow(batch)?;
+        let out = logits.resize(batch.logit_rows(), self.shape.vocab);
+        self.run(batch, out)?;
+        for row in batch.rows {
+            let index = self.sequences.index(row.sequence)?;
+            self.sequences.history_mut(index).len += row.tokens.len();
+        }
+        Ok(())
+    }
+}

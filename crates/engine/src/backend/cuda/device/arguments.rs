@@ -9,6 +9,8 @@ pub enum Argument {
     Address(Address),
     /// A count, an index or a flag.
     U32(u32),
+    /// An offset.
+    U64(u64),
     /// `struct Matrix`.
     Matrix(Matrix),
     /// `struct Activations`.
@@ -37,6 +39,18 @@ pub struct Activations {
     pub rows: u32,
 }
 
+impl Activations {
+    /// The same from row `row` on, of `width` elements each.
+    #[must_use]
+    pub fn from_row(self, row: usize, width: usize, group: usize) -> Self {
+        Self {
+            halves: self.halves.plus(2 * row * width),
+            groups: self.groups.plus(8 * row * (width / group)),
+            ..self
+        }
+    }
+}
+
 impl Argument {
     /// No pointer.
     pub const NULL: Self = Self::Address(Address(0));
@@ -46,6 +60,7 @@ impl Argument {
         match self {
             Self::Address(value) => std::ptr::from_ref(value).cast(),
             Self::U32(value) => std::ptr::from_ref(value).cast(),
+            Self::U64(value) => std::ptr::from_ref(value).cast(),
             Self::Matrix(value) => std::ptr::from_ref(value).cast(),
             Self::Activations(value) => std::ptr::from_ref(value).cast(),
         }
@@ -61,6 +76,12 @@ impl From<Address> for Argument {
 impl From<u32> for Argument {
     fn from(value: u32) -> Self {
         Self::U32(value)
+    }
+}
+
+impl From<u64> for Argument {
+    fn from(value: u64) -> Self {
+        Self::U64(value)
     }
 }
 

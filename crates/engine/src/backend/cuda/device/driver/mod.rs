@@ -86,6 +86,20 @@ impl Driver {
     /// [`Error::BackendUnavailable`] when there is no driver, no device, none new enough, or no
     /// compiler; it says what to install.
     pub fn open() -> Result<Self, Error> {
+        let mut driver = Self::find()?;
+        driver.start()?;
+        Ok(driver)
+    }
+
+    /// Whether [`Driver::open`] would find what it needs, without setting the device up.
+    ///
+    /// # Errors
+    /// Those of [`Driver::open`].
+    pub fn probe() -> Result<(), Error> {
+        Self::find().map(drop)
+    }
+
+    fn find() -> Result<Self, Error> {
         let cuda = ["libcuda.so.1", "libcuda.so"]
             .into_iter()
             .map(Cuda::open)
@@ -126,7 +140,7 @@ impl Driver {
         // Hopper's own instructions are only in the variant with an `a`.
         let suffix = if (major, minor) == (9, 0) { "a" } else { "" };
         let compiler = Compiler::open(format!("sm_{major}{minor}{suffix}"))?;
-        let mut driver = Self {
+        Ok(Self {
             cuda,
             compiler,
             ordinal,
@@ -137,9 +151,7 @@ impl Driver {
             multiprocessors: multiprocessors as u32,
             shared_max: shared_max as u32,
             state: Mutex::default(),
-        };
-        driver.start()?;
-        Ok(driver)
+        })
     }
 
     /// Makes the context, the stream and the pinned buffers.
@@ -458,7 +470,7 @@ impl Drop for Driver {
         // SAFETY: everything below was made by this driver and is used by nobody any more. A
         // context that has faulted refuses; there is nothing left to do about it.
         unsafe {
-            if (cuda.context_set)(self.context) == 0 {
+            if !self.context.is_null() && (cuda.context_set)(self.context) == 0 {
                 (cuda.stream_wait)(self.stream);
                 for &graph in &state.graphs {
                     (cuda.graph_exec_destroy)(graph);

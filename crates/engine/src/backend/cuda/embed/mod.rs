@@ -1,0 +1,51 @@
+//! Stage `embed`: each row's token gives its row of the residual stream.
+
+use super::{pass::Pass, weights::Embedding};
+use crate::{Error, model::Shape};
+
+/// The kernel file.
+pub(super) const SOURCE: &str = include_str!("embed.cu");
+
+/// Threads of `rope_table`.
+const TURN_THREADS: usize = 128;
+
+impl Pass<'_> {
+    /// Fills the residual stream.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn embed(&self, weights: &Embedding) -> Result<(), Error> {
+        let arguments = [
+            self.plan.tokens.into(),
+            self.plan.row_sequence.into(),
+            weights.weight.into(),
+            weights.scales.into(),
+            weights.biases.into(),
+            self.scratch.x.into(),
+        ];
+        let block = threads(self.shape);
+        self.launch(self.kernels.embed.embed, [self.plan.rows, 1, 1], block, 0, &arguments)
+    }
+
+    /// Fills the table of RoPE's cosines and sines, which all attention layers share.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn turns(&self) -> Result<(), Error> {
+        let Some(attention) = &self.scratch.attention else { return Ok(()) };
+        let count = self.plan.rows * self.shape.attention.rotary_dims / 2;
+        let arguments = [
+            self.plan.row_position.into(),
+            attention.frequencies.into(),
+            self.rows(),
+            attention.turns.into(),
+        ];
+        let grid = [count.div_ceil(TURN_THREADS), 1, 1];
+        self.launch(self.kernels.embed.rope_table, grid, TURN_THREADS, 0, &arguments)
+    }
+}
+
+/// `EMBED_THREADS` of the kernel file: eight elements a thread.
+fn threads(shape: &Shape) -> usize {
+    (shape.hidden / 8).next_multiple_of(32).min(1024)
+}

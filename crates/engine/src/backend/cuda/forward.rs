@@ -1,0 +1,43 @@
+//! Step 5 on a CUDA device: the chain of stages.
+
+use super::{
+    pass::Pass,
+    weights::{DeviceMixer, DeviceMlp, DeviceWeights},
+};
+use crate::Error;
+
+impl Pass<'_> {
+    /// Everything but the head.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn layers(&self, weights: &DeviceWeights) -> Result<(), Error> {
+        // embed
+        self.embed(&weights.embed)?;
+        self.turns()?;
+
+        let (mut delta_nets, mut attentions) = (0, 0);
+        for layer in &weights.layers {
+            // delta_net or attention
+            self.norm(layer.input_norm)?;
+            match &layer.mixer {
+                DeviceMixer::DeltaNet(mixer) => {
+                    self.delta_net(mixer, delta_nets)?;
+                    delta_nets += 1;
+                }
+                DeviceMixer::Attention(mixer) => {
+                    self.attention(mixer, attentions)?;
+                    attentions += 1;
+                }
+            }
+
+            // moe or mlp
+            self.norm(layer.post_norm)?;
+            match &layer.mlp {
+                DeviceMlp::Dense(mlp) => self.mlp(mlp)?,
+                DeviceMlp::Moe(moe) => self.moe(moe)?,
+            }
+        }
+        Ok(())
+    }
+}

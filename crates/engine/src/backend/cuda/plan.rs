@@ -1,0 +1,151 @@
+//! A batch as the kernels see it: one block of numbers that is copied to the device before a pass.
+
+use super::{
+    device::{Address, Device},
+    memory::HistoryMemory,
+};
+use crate::{
+    Error,
+    backend::{Batch, histories::Sequences},
+};
+
+/// No sequence: the row is padding.
+const NONE: u32 = u32::MAX;
+
+/// Where the parts of the block lie on the device, and how long they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Rows, padding included.
+    pub(super) rows: usize,
+    /// Sequences, empty ones included.
+    pub(super) sequences: usize,
+    /// Entries of a page table.
+    pub(super) pages_max: usize,
+    /// Rows that want logits.
+    pub(super) wanted: usize,
+    pub(super) states: Address,       // [sequences] u64
+    pub(super) pages: Address,        // [sequences, pages_max] u64
+    pub(super) tokens: Address,       // [rows] u32
+    pub(super) row_sequence: Address, // [rows] u32
+    pub(super) row_position: Address, // [rows] u32
+    pub(super) first_row: Address,    // [sequences + 1] u32
+    pub(super) pick: Address,         // [wanted] u32
+}
+
+/// How large a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct PlanSize {
+    pub(super) rows: usize,
+    pub(super) sequences: usize,
+    pub(super) pages_max: usize,
+    pub(super) wanted: usize,
+}
+
+impl PlanSize {
+    /// Bytes of the block.
+    pub(super) fn bytes(&self) -> usize {
+        8 * self.sequences * (1 + self.pages_max) + 4 * self.words()
+    }
+
+    /// Numbers of 4 bytes, behind those of 8.
+    fn words(&self) -> usize {
+        3 * self.rows + self.sequences + 1 + self.wanted
+    }
+
+    /// Where the parts lie in a block that starts at `block`.
+    fn place(&self, block: Address) -> Plan {
+        let pages = block.plus(8 * self.sequences);
+        let tokens = pages.plus(8 * self.sequences * self.pages_max);
+        let row_sequence = tokens.plus(4 * self.rows);
+        let row_position = row_sequence.plus(4 * self.rows);
+        let first_row = row_position.plus(4 * self.rows);
+        let pick = first_row.plus(4 * (self.sequences + 1));
+        Plan {
+            rows: self.rows,
+            sequences: self.sequences,
+            pages_max: self.pages_max,
+            wanted: self.wanted,
+            states: block,
+            pages,
+            tokens,
+            row_sequence,
+            row_position,
+            first_row,
+            pick,
+        }
+    }
+}
+
+/// Writes plans; keeps its memory between passes.
+#[derive(Default)]
+pub(super) struct Planner {
+    block: Vec<u8>,
+    tokens: Vec<u32>,
+    row_sequence: Vec<u32>,
+    row_position: Vec<u32>,
+    first_row: Vec<u32>,
+    pick: Vec<u32>,
+}
+
+impl Planner {
+    /// Describes a checked batch whose sequences have their pages, and queues the copy to `at`,
+    /// where `size.bytes()` bytes are free. What `size` has more than the batch is padding.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn write(
+        &mut self,
+        batch: &Batch<'_>,
+        sequences: &Sequences<HistoryMemory>,
+        size: PlanSize,
+        device: &dyn Device,
+        at: Address,
+    ) -> Result<Plan, Error> {
+        self.block.clear();
+        let Self { block, tokens, row_sequence, row_position, first_row, pick } = self;
+        for numbers in
+            [&mut *tokens, &mut *row_sequence, &mut *row_position, &mut *first_row, &mut *pick]
+        {
+            numbers.clear();
+        }
+        let history = |row: usize| {
+            let index = sequences.index(batch.rows[row].sequence).expect("the batch was checked");
+            sequences.history(index)
+        };
+        let count = batch.rows.len();
+        for row in 0..size.sequences {
+            let state = if row < count { history(row).state.0 } else { 0 };
+            block.extend_from_slice(&state.to_le_bytes());
+        }
+        for row in 0..size.sequences {
+            let used = if row < count { history(row).pages.len() } else { 0 };
+            if row < count {
+                for &page in &history(row).pages {
+                    let start = sequences.pages().memory().start(page);
+                    block.extend_from_slice(&start.0.to_le_bytes());
+                }
+            }
+            block.resize(block.len() + 8 * (size.pages_max - used), 0);
+        }
+        for (index, row) in batch.rows.iter().enumerate() {
+            let (start, len) = (history(index).len, row.tokens.len());
+            first_row.push(tokens.len() as u32);
+            tokens.extend_from_slice(row.tokens);
+            row_sequence.resize(tokens.len(), index as u32);
+            row_position.extend((start..start + len).map(|position| position as u32));
+            let end = tokens.len();
+            pick.extend((end - row.wants.rows(len)..end).map(|row| row as u32));
+        }
+        first_row.resize(size.sequences + 1, tokens.len() as u32);
+        tokens.resize(size.rows, 0);
+        row_sequence.resize(size.rows, NONE);
+        row_position.resize(size.rows, 0);
+        pick.resize(size.wanted, 0);
+        for numbers in [tokens, row_sequence, row_position, first_row, pick] {
+            block.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        }
+        debug_assert_eq!(block.len(), size.bytes());
+        device.upload(at, block)?;
+        Ok(size.place(at))
+    }
+}

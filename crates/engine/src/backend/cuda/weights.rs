@@ -1,0 +1,308 @@
+//! The model's weights on the device: matrices repacked into tiles, vectors as they are.
+
+use std::sync::Arc;
+
+use super::{
+    arena::Arena,
+    device::{Address, Argument, Device, Launch, Matrix},
+    dimensions::TILE_OUTPUTS,
+    matmul::RepackKernels,
+};
+use crate::{
+    Error,
+    model::{Experts, Layer, Linear, Mixer, Mlp, Swiglu, Weights},
+};
+
+/// Bytes of a matrix that are copied and repacked at a time.
+const STAGED_BYTES: usize = 64 << 20;
+
+/// Inputs of a tile.
+const TILE_INPUTS: usize = 64;
+
+/// [`Weights`] on the device.
+pub(super) struct DeviceWeights {
+    pub(super) embed: Embedding,
+    pub(super) layers: Vec<DeviceLayer>,
+    pub(super) norm: Address, // [hidden]
+    pub(super) head: Projection,
+    _memory: Arena,
+}
+
+/// The embedding matrix as the checkpoint has it.
+pub(super) struct Embedding {
+    pub(super) weight: Address,
+    pub(super) scales: Address,
+    pub(super) biases: Address,
+}
+
+/// One layer.
+pub(super) struct DeviceLayer {
+    pub(super) input_norm: Address, // [hidden]
+    pub(super) mixer: DeviceMixer,
+    pub(super) post_norm: Address, // [hidden]
+    pub(super) mlp: DeviceMlp,
+}
+
+/// A layer's mixer.
+pub(super) enum DeviceMixer {
+    DeltaNet(DeviceDeltaNet),
+    Attention(DeviceAttention),
+}
+
+/// Weights of a Gated DeltaNet mixer.
+pub(super) struct DeviceDeltaNet {
+    pub(super) input: Projection, // qkv, z, b, a
+    pub(super) conv: Address,     // [conv_channels, conv_taps]
+    pub(super) a_log: Address,    // [value_heads]
+    pub(super) dt_bias: Address,  // [value_heads]
+    pub(super) norm: Address,     // [value_dim]
+    pub(super) output: Projection,
+}
+
+/// Weights of a gated attention mixer.
+pub(super) struct DeviceAttention {
+    pub(super) input: Projection, // queries with gates, keys, values
+    pub(super) q_norm: Address,   // [head_dim]
+    pub(super) k_norm: Address,   // [head_dim]
+    pub(super) output: Projection,
+}
+
+/// A layer's feed-forward part.
+pub(super) enum DeviceMlp {
+    Dense(DeviceSwiglu),
+    Moe(DeviceMoe),
+}
+
+/// Weights of a mixture of experts.
+pub(super) struct DeviceMoe {
+    pub(super) router: Projection, // experts, shared gate
+    pub(super) experts: DeviceSwiglu,
+    pub(super) shared: DeviceSwiglu,
+}
+
+/// Gate, up and down; of routed experts stacks, one matrix after the other.
+pub(super) struct DeviceSwiglu {
+    pub(super) width: usize,
+    /// Of gate and up.
+    pub(super) bits: usize,
+    pub(super) gate: Matrix,
+    pub(super) up: Matrix,
+    pub(super) down_bits: usize,
+    pub(super) down: Matrix,
+}
+
+/// Matrices with the same input whose results stand side by side, each from a tile's start.
+pub(super) struct Projection {
+    pub(super) inputs: usize,
+    /// Columns of the result.
+    pub(super) width: usize,
+    /// Runs of matrices of the same bits, as one each.
+    pub(super) parts: Vec<Part>,
+}
+
+/// Neighbours in a projection.
+pub(super) struct Part {
+    pub(super) matrix: Matrix,
+    pub(super) bits: usize,
+    /// First column of the result.
+    pub(super) column: usize,
+    /// Outputs, padding included.
+    pub(super) outputs: usize,
+}
+
+/// Bytes of [`DeviceWeights`], but for small vectors.
+pub(super) fn bytes(weights: &Weights, group: usize) -> usize {
+    let repacked = |linear: &Linear| {
+        let elements = linear.outputs.next_multiple_of(TILE_OUTPUTS) * linear.inputs;
+        elements * linear.bits / 8 + elements / group * 4
+    };
+    let matrices: usize = super::dimensions::linears(weights).map(repacked).sum();
+    matrices + weights.embed.size_bytes() + STAGED_BYTES
+}
+
+impl DeviceWeights {
+    /// Copies a model to the device.
+    ///
+    /// # Errors
+    /// When the memory cannot be had, or the device fails.
+    pub(super) fn load(
+        device: &Arc<dyn Device>,
+        kernels: &RepackKernels,
+        group: usize,
+        weights: &Weights,
+    ) -> Result<Self, Error> {
+        let mut staging = Arena::new(Arc::clone(device), "copying weights");
+        let mut loader = Loader {
+            device: &**device,
+            kernels,
+            group,
+            staged: staging.bytes_of(STAGED_BYTES)?,
+            memory: Arena::new(Arc::clone(device), "weights"),
+        };
+        let embed = Embedding {
+            weight: loader.memory.copy_of(&weights.embed.weight)?,
+            scales: loader.memory.copy_of(&weights.embed.scales)?,
+            biases: loader.memory.copy_of(&weights.embed.biases)?,
+        };
+        let layers = weights.layers.iter().map(|layer| loader.layer(layer));
+        let layers = layers.collect::<Result<_, _>>()?;
+        let norm = loader.memory.vector(&weights.norm)?;
+        let head = loader.projection(&[&weights.head])?;
+        device.wait()?;
+        Ok(Self { embed, layers, norm, head, _memory: loader.memory })
+    }
+}
+
+/// Puts matrices on the device.
+struct Loader<'a> {
+    device: &'a dyn Device,
+    kernels: &'a RepackKernels,
+    group: usize,
+    /// Where a matrix lies before it is repacked: STAGED_BYTES.
+    staged: Address,
+    memory: Arena,
+}
+
+impl Loader<'_> {
+    fn layer(&mut self, layer: &Layer) -> Result<DeviceLayer, Error> {
+        Ok(DeviceLayer {
+            input_norm: self.memory.vector(&layer.input_norm)?,
+            mixer: match &layer.mixer {
+                Mixer::DeltaNet(mixer) => DeviceMixer::DeltaNet(DeviceDeltaNet {
+                    input: self.projection(&[
+                        &mixer.in_proj_qkv,
+                        &mixer.in_proj_z,
+                        &mixer.in_proj_b,
+                        &mixer.in_proj_a,
+                    ])?,
+                    conv: self.memory.vector(&mixer.conv)?,
+                    a_log: self.memory.vector(&mixer.a_log)?,
+                    dt_bias: self.memory.vector(&mixer.dt_bias)?,
+                    norm: self.memory.vector(&mixer.norm)?,
+                    output: self.projection(&[&mixer.out_proj])?,
+                }),
+                Mixer::Attention(mixer) => DeviceMixer::Attention(DeviceAttention {
+                    input: self.projection(&[&mixer.q_proj, &mixer.k_proj, &mixer.v_proj])?,
+                    q_norm: self.memory.vector(&mixer.q_norm)?,
+                    k_norm: self.memory.vector(&mixer.k_norm)?,
+                    output: self.projection(&[&mixer.o_proj])?,
+                }),
+            },
+            post_norm: self.memory.vector(&layer.post_norm)?,
+            mlp: match &layer.mlp {
+                Mlp::Dense(mlp) => DeviceMlp::Dense(self.swiglu(mlp)?),
+                Mlp::Moe(moe) => DeviceMlp::Moe(DeviceMoe {
+                    router: self.projection(&[&moe.router, &moe.shared_gate])?,
+                    experts: self.experts(&moe.experts)?,
+                    shared: self.swiglu(&moe.shared)?,
+                }),
+            },
+        })
+    }
+
+    fn projection(&mut self, matrices: &[&Linear]) -> Result<Projection, Error> {
+        let (mut parts, mut column) = (Vec::new(), 0);
+        for run in matrices.chunk_by(|a, b| a.bits == b.bits) {
+            let matrix = self.stack(run)?;
+            let outputs =
+                run.iter().map(|linear| linear.outputs.next_multiple_of(TILE_OUTPUTS)).sum();
+            parts.push(Part { matrix, bits: run[0].bits, column, outputs });
+            column += outputs;
+        }
+        Ok(Projection { inputs: matrices[0].inputs, width: column, parts })
+    }
+
+    fn swiglu(&mut self, mlp: &Swiglu) -> Result<DeviceSwiglu, Error> {
+        Ok(DeviceSwiglu {
+            width: mlp.gate.outputs,
+            bits: mlp.gate.bits,
+            gate: self.stack(&[&mlp.gate])?,
+            up: self.stack(&[&mlp.up])?,
+            down_bits: mlp.down.bits,
+            down: self.stack(&[&mlp.down])?,
+        })
+    }
+
+    fn experts(&mut self, experts: &Experts) -> Result<DeviceSwiglu, Error> {
+        let mut stack = |matrices: &[Linear]| self.stack(&matrices.iter().collect::<Vec<_>>());
+        Ok(DeviceSwiglu {
+            width: experts.gate[0].outputs,
+            bits: experts.gate[0].bits,
+            gate: stack(&experts.gate)?,
+            up: stack(&experts.up)?,
+            down_bits: experts.down[0].bits,
+            down: stack(&experts.down)?,
+        })
+    }
+
+    /// Matrices of the same inputs and bits, one below the other, each from a tile's start.
+    fn stack(&mut self, matrices: &[&Linear]) -> Result<Matrix, Error> {
+        let (inputs, bits) = (matrices[0].inputs, matrices[0].bits);
+        let tiles: usize =
+            matrices.iter().map(|linear| linear.outputs.div_ceil(TILE_OUTPUTS)).sum();
+        let tile_words = TILE_OUTPUTS * inputs * bits / 8;
+        let tile_affine = inputs / self.group * TILE_OUTPUTS * 4;
+        let matrix = Matrix {
+            words: self.memory.bytes_of(tiles * tile_words)?,
+            affine: self.memory.bytes_of(tiles * tile_affine)?,
+        };
+        let mut tile = 0;
+        for linear in matrices {
+            self.repack(linear, &Matrix {
+                words: matrix.words.plus(tile * tile_words),
+                affine: matrix.affine.plus(tile * tile_affine),
+            })?;
+            tile += linear.outputs.div_ceil(TILE_OUTPUTS);
+        }
+        Ok(matrix)
+    }
+
+    /// Copies a matrix in pieces of whole tiles, and repacks each.
+    fn repack(&mut self, linear: &Linear, to: &Matrix) -> Result<(), Error> {
+        let (row, groups) = (linear.row_bytes(), linear.groups());
+        // A piece's words, then its scales, then its biases; each starts at a multiple of 256.
+        let piece_rows = (STAGED_BYTES - 768) / (row + 4 * groups) / TILE_OUTPUTS * TILE_OUTPUTS;
+        for first in (0..linear.outputs).step_by(piece_rows.max(TILE_OUTPUTS)) {
+            let rows = piece_rows.min(linear.outputs - first);
+            let words = self.staged;
+            let scales = words.plus((rows * row).next_multiple_of(256));
+            let biases = scales.plus((2 * rows * groups).next_multiple_of(256));
+            let affine = 2 * first * groups..2 * (first + rows) * groups;
+            self.device.upload(words, &linear.weight[first * row..(first + rows) * row])?;
+            self.device.upload(scales, &linear.scales[affine.clone()])?;
+            self.device.upload(biases, &linear.biases[affine])?;
+
+            let tile = first / TILE_OUTPUTS;
+            let tiles = rows.div_ceil(TILE_OUTPUTS) as u32;
+            let dimension = |value: usize| Argument::from(value as u32);
+            self.device.launch(&Launch {
+                kernel: self.kernels.words,
+                grid: [tiles, (linear.inputs / TILE_INPUTS) as u32, 1],
+                block: 32,
+                shared_bytes: 0,
+                arguments: &[
+                    words.into(),
+                    dimension(rows),
+                    dimension(linear.inputs),
+                    dimension(linear.bits),
+                    to.words.plus(tile * TILE_OUTPUTS * row).into(),
+                ],
+            })?;
+            self.device.launch(&Launch {
+                kernel: self.kernels.affine,
+                grid: [tiles, (linear.inputs / self.group) as u32, 1],
+                block: 32,
+                shared_bytes: 0,
+                arguments: &[
+                    scales.into(),
+                    biases.into(),
+                    dimension(rows),
+                    dimension(linear.inputs),
+                    dimension(linear.group),
+                    to.affine.plus(tile * (linear.inputs / self.group) * TILE_OUTPUTS * 4).into(),
+                ],
+            })?;
+        }
+        Ok(())
+    }
+}
