@@ -3,6 +3,7 @@
 use super::{
     Backend, BackendOptions, Footprint, KernelCheck,
     cpu::{self, Cpu, kernels},
+    cuda::{self, Cuda},
     reference::{self, Reference},
 };
 use crate::{
@@ -18,25 +19,41 @@ type Start = fn(Shape, Weights, &BackendOptions) -> Result<Box<dyn Backend>, Err
 struct Device {
     /// What `--backend` calls it.
     name: &'static str,
+    /// Whether the machine seems to have one: if not, nobody wants to hear that it was passed over.
+    present: fn() -> bool,
     /// Whether it can run the model here; what can be known without setting it up.
     check: fn(&Shape, &Weights) -> Result<(), Error>,
     /// Memory that it would take with one sequence of so many tokens.
     footprint: fn(&Shape, &BackendOptions, usize) -> Footprint,
+    /// Free bytes of its own memory; nothing when it shares the machine's.
+    room: fn() -> Option<usize>,
     start: Start,
 }
 
 /// Best first. The last one runs anywhere.
 const DEVICES: &[Device] = &[
     Device {
+        name: "cuda",
+        present: cuda::present,
+        check: cuda::check,
+        footprint: cuda::footprint,
+        room: cuda::room,
+        start: |shape, weights, options| Ok(Box::new(Cuda::new(shape, &weights, options)?)),
+    },
+    Device {
         name: "cpu",
+        present: || true,
         check: cpu::check,
         footprint: cpu::footprint,
+        room: || None,
         start: |shape, weights, options| Ok(Box::new(Cpu::new(shape, weights, options)?)),
     },
     Device {
         name: "reference",
+        present: || true,
         check: |_, _| Ok(()),
         footprint: |shape, _, tokens| reference::footprint(shape, tokens),
+        room: || None,
         start: |shape, weights, _| Ok(Box::new(Reference::new(shape, weights))),
     },
 ];
@@ -64,6 +81,11 @@ impl Choice {
     pub fn footprint(&self, shape: &Shape, options: &BackendOptions, tokens: usize) -> Footprint {
         (self.device.footprint)(shape, options, tokens)
     }
+
+    /// Free bytes of the device's own memory; nothing when it shares the machine's.
+    pub fn room(&self) -> Option<usize> {
+        (self.device.room)()
+    }
 }
 
 /// Says which device [`select`] will take, as far as it can be known without setting one up.
@@ -80,10 +102,11 @@ pub fn choose(name: Option<&str>, shape: &Shape, weights: &Weights) -> Result<Ch
     for device in DEVICES {
         match (device.check)(shape, weights) {
             Ok(()) => return Ok(Choice { device, passed_over }),
-            Err(error) => passed_over.push(error),
+            Err(error) if (device.present)() => passed_over.push(error),
+            Err(_) => {}
         }
     }
-    Err(passed_over.pop().expect("the table has a device"))
+    Err(passed_over.pop().expect("the last device is always present"))
 }
 
 /// Compares every kernel that can run here with the reference, on made-up inputs.
@@ -126,7 +149,8 @@ pub fn select(
     for device in better {
         match start(device) {
             Ok(backend) => return Ok(backend),
-            Err(error) => tracing::warn!("passed over: {error}"),
+            Err(error) if (device.present)() => tracing::warn!("passed over: {error}"),
+            Err(error) => tracing::debug!("passed over: {error}"),
         }
     }
     start(last)

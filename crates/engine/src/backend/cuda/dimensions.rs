@@ -14,8 +14,14 @@ const PRELUDE: &str = include_str!("prelude.cu");
 /// Outputs of a tile of a repacked matrix: parts of a projection start at multiples of it.
 pub(super) const TILE_OUTPUTS: usize = 16;
 
+/// Inputs of a tile.
+pub(super) const TILE_INPUTS: usize = 64;
+
 /// Largest run of inputs that share a scale of an activation.
 const GROUP_MAX: usize = 64;
+
+/// The smallest.
+pub(super) const GROUP_MIN: usize = 32;
 
 /// Everything about a model that kernels have as constants.
 #[derive(Debug, Clone)]
@@ -31,10 +37,8 @@ impl Dimensions {
     pub(super) fn new(shape: &Shape, weights: &Weights, precision: Precision) -> Self {
         let group = linears(weights).map(|linear| linear.group).min().unwrap_or(GROUP_MAX);
         let group = group.min(GROUP_MAX);
-        let (pieces, kv_float) = match precision {
-            Precision::Default => (1, 0),
-            Precision::Exact => (2, 1),
-        };
+        let pieces = Self::pieces_for(precision);
+        let kv_float = (precision == Precision::Exact).into();
         let (attention, delta_net) = (&shape.attention, &shape.delta_net);
         let [experts, top_k, expert_width, shared_width, renormalise] = match shape.mlp {
             MlpShape::Dense { width } => [0, 0, 0, width, 0],
@@ -88,6 +92,14 @@ impl Dimensions {
         }
         writeln!(defines, "#define NORM_EPS {:e}f", shape.norm_eps).expect("likewise");
         Self { group, pieces, defines }
+    }
+
+    /// Halves that make up an activation.
+    pub(super) fn pieces_for(precision: Precision) -> usize {
+        match precision {
+            Precision::Default => 1,
+            Precision::Exact => 2,
+        }
     }
 
     /// A kernel file as a unit. `instances` are lines that stand behind it; what they make, and the

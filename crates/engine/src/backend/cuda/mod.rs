@@ -38,7 +38,7 @@ pub use self::kernels::units;
 use self::{
     arena::Arena,
     device::{Device, Graph, driver::Driver},
-    dimensions::Dimensions,
+    dimensions::{Dimensions, GROUP_MIN},
     kernels::Kernels,
     memory::HistoryMemory,
     plan::{PlanSize, Planner},
@@ -103,17 +103,18 @@ impl Cuda {
         support::check(&shape, weights)?;
         let precision = options.precision;
         let dimensions = Dimensions::new(&shape, weights, precision);
+        let (group, pieces) = (dimensions.group, dimensions.pieces);
         let rows = batch_tokens(&shape);
-        let needed = weights::bytes(weights, dimensions.group)
-            + scratch::bytes(&shape, &dimensions, rows, SEQUENCES_MAX);
+        let needed = weights::bytes(weights, group)
+            + scratch::bytes(&shape, group, pieces, rows, SEQUENCES_MAX);
         support::check_memory(&*device, needed)?;
         let kernels = Kernels::compile(&*device, &shape, weights, &dimensions)?;
         let memory = Arena::new(Arc::clone(&device), "intermediate results");
-        let scratch = Scratch::new(memory, &shape, &dimensions, rows, SEQUENCES_MAX)?;
+        let scratch = Scratch::new(memory, &shape, group, pieces, rows, SEQUENCES_MAX)?;
         let (kv, state) = (KvLayout::new(&shape, precision), state_layout(&shape));
         let memory = HistoryMemory::new(Arc::clone(&device), &kv, &state);
         Ok(Self {
-            weights: DeviceWeights::load(&device, &kernels.matmul, dimensions.group, weights)?,
+            weights: DeviceWeights::load(&device, &kernels.matmul.repack, group, weights)?,
             sequences: Sequences::new(kv, state, memory),
             planner: Planner::default(),
             graphs: HashMap::new(),
@@ -215,17 +216,25 @@ pub(super) fn check(shape: &Shape, weights: &Weights) -> Result<(), Error> {
     Driver::probe()
 }
 
+/// Whether the machine seems to have an NVIDIA GPU.
+pub(super) fn present() -> bool {
+    // Linux's devices, and WSL's.
+    ["/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia", "/dev/dxg"]
+        .iter()
+        .any(|path| std::path::Path::new(path).exists())
+}
+
+/// Free bytes of the device's memory.
+pub(super) fn room() -> Option<usize> {
+    Driver::open().and_then(|driver| driver.memory()).ok().map(|memory| memory.free)
+}
+
 /// Memory that a [`Cuda`] will take besides its weights, one sequence of `tokens` tokens included.
-pub(super) fn footprint(
-    shape: &Shape,
-    weights: &Weights,
-    options: &BackendOptions,
-    tokens: usize,
-) -> Footprint {
-    let dimensions = Dimensions::new(shape, weights, options.precision);
+pub(super) fn footprint(shape: &Shape, options: &BackendOptions, tokens: usize) -> Footprint {
+    let pieces = Dimensions::pieces_for(options.precision);
     let kv = KvLayout::new(shape, options.precision);
     Footprint {
-        scratch: scratch::bytes(shape, &dimensions, batch_tokens(shape), SEQUENCES_MAX),
+        scratch: scratch::bytes(shape, GROUP_MIN, pieces, batch_tokens(shape), SEQUENCES_MAX),
         sequence: bytes_for(&kv, &state_layout(shape), tokens),
         kv_dtype: match options.precision {
             Precision::Default => "float16",

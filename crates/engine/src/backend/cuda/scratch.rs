@@ -3,7 +3,7 @@
 use super::{
     arena::Arena,
     device::{Activations, Address},
-    dimensions::{Dimensions, TILE_OUTPUTS, attention_columns, delta_net_columns},
+    dimensions::{TILE_OUTPUTS, attention_columns, delta_net_columns},
     plan::PlanSize,
 };
 use crate::{
@@ -57,7 +57,7 @@ pub(super) struct MoeScratch {
     pub(super) experts: Address,    // [rows, top k] u32
     pub(super) scores: Address,     // [rows, top k + 1]
     pub(super) inner: Activations,  // [rows * top k, expert_width]
-    pub(super) down: Address,       // [rows * top k, hidden]
+    pub(super) down: Address,       // [rows * top k, hidden], or [rows, top k + 1, expert_width]
     pub(super) shared: Address,     // [rows, hidden]
     pub(super) visits: Address,     // tables of rows by expert, see moe.cu
 }
@@ -73,7 +73,8 @@ impl Scratch {
     pub(super) fn new(
         mut memory: Arena,
         shape: &Shape,
-        dimensions: &Dimensions,
+        group: usize,
+        pieces: usize,
         rows: usize,
         sequences: usize,
     ) -> Result<Self, Error> {
@@ -87,7 +88,6 @@ impl Scratch {
         let has = |kind| shape.layers_of(kind) > 0;
         let input_width = delta_net_width(shape).max(attention_width(shape));
         let read_width = net.value_width().max(attention.query_width());
-        let (group, pieces) = (dimensions.group, dimensions.pieces);
         Ok(Self {
             plan: memory.bytes_of(plan.bytes())?,
             x: memory.words(rows * shape.hidden)?,
@@ -129,7 +129,10 @@ impl Scratch {
                             experts: memory.words(visits)?,
                             scores: memory.words(rows * (experts_per_token + 1))?,
                             inner: memory.activations(visits, expert_width, group, pieces)?,
-                            down: memory.words(visits * shape.hidden)?,
+                            down: memory.words(
+                                (visits * shape.hidden)
+                                    .max(rows * (experts_per_token + 1) * expert_width),
+                            )?,
                             shared: memory.words(rows * shape.hidden)?,
                             visits: memory.words(super::moe::table_words(experts, visits))?,
                         }),
@@ -144,11 +147,12 @@ impl Scratch {
 /// Bytes that [`Scratch::new`] takes.
 pub(super) fn bytes(
     shape: &Shape,
-    dimensions: &Dimensions,
+    group: usize,
+    pieces: usize,
     rows: usize,
     sequences: usize,
 ) -> usize {
-    let scratch = Scratch::new(Arena::counting(), shape, dimensions, rows, sequences);
+    let scratch = Scratch::new(Arena::counting(), shape, group, pieces, rows, sequences);
     scratch.expect("counting takes no memory")._memory.bytes()
 }
 

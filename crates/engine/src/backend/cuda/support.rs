@@ -1,7 +1,7 @@
 //! What the kernels ask of a model and of a device, checked once so that no forward pass can fail
 //! on it.
 
-use super::{device::Device, dimensions::linears};
+use super::{device::Device, dimensions::{TILE_INPUTS, linears}};
 use crate::{
     Error,
     model::{Linear, MixerKind, Mlp, MlpShape, Shape, Swiglu, Weights},
@@ -13,8 +13,6 @@ const TAPS_MAX: usize = 8;
 const EXPERTS_MAX: usize = 512;
 /// Most experts that a token visits.
 const TOP_K_MAX: usize = 16;
-/// Inputs of a tile of a repacked matrix.
-const TILE_INPUTS: usize = 64;
 
 /// Refuses models with a dimension that no kernel takes.
 ///

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{
     arena::Arena,
-    device::{Address, Argument, Device, Launch, Matrix},
-    dimensions::TILE_OUTPUTS,
+    device::{Address, Argument, Device, Kernel, Launch, Matrix},
+    dimensions::{TILE_INPUTS, TILE_OUTPUTS},
     matmul::RepackKernels,
 };
 use crate::{
@@ -16,8 +16,8 @@ use crate::{
 /// Bytes of a matrix that are copied and repacked at a time.
 const STAGED_BYTES: usize = 64 << 20;
 
-/// Inputs of a tile.
-const TILE_INPUTS: usize = 64;
+/// Threads of a block that repacks.
+const REPACK_THREADS: usize = 256;
 
 /// [`Weights`] on the device.
 pub(super) struct DeviceWeights {
@@ -273,36 +273,44 @@ impl Loader<'_> {
             self.device.upload(biases, &linear.biases[affine])?;
 
             let tile = first / TILE_OUTPUTS;
-            let tiles = rows.div_ceil(TILE_OUTPUTS) as u32;
+            let tiles = rows.div_ceil(TILE_OUTPUTS);
             let dimension = |value: usize| Argument::from(value as u32);
-            self.device.launch(&Launch {
-                kernel: self.kernels.words,
-                grid: [tiles, (linear.inputs / TILE_INPUTS) as u32, 1],
-                block: 32,
-                shared_bytes: 0,
-                arguments: &[
-                    words.into(),
-                    dimension(rows),
-                    dimension(linear.inputs),
-                    dimension(linear.bits),
-                    to.words.plus(tile * TILE_OUTPUTS * row).into(),
-                ],
-            })?;
-            self.device.launch(&Launch {
-                kernel: self.kernels.affine,
-                grid: [tiles, (linear.inputs / self.group) as u32, 1],
-                block: 32,
-                shared_bytes: 0,
-                arguments: &[
-                    scales.into(),
-                    biases.into(),
-                    dimension(rows),
-                    dimension(linear.inputs),
-                    dimension(linear.group),
-                    to.affine.plus(tile * (linear.inputs / self.group) * TILE_OUTPUTS * 4).into(),
-                ],
-            })?;
+            let words_to = to.words.plus(tile * TILE_OUTPUTS * row);
+            let quads = tiles * (linear.inputs / TILE_INPUTS) * 32 * (linear.bits / 4);
+            self.launch(self.kernels.words, quads, &[
+                words.into(),
+                dimension(rows),
+                dimension(linear.inputs),
+                dimension(linear.bits),
+                words_to.into(),
+            ])?;
+            let pairs = tiles * (linear.inputs / self.group) * TILE_OUTPUTS;
+            let affine_to = to.affine.plus(4 * tile * (linear.inputs / self.group) * TILE_OUTPUTS);
+            self.launch(self.kernels.affine, pairs, &[
+                scales.into(),
+                biases.into(),
+                dimension(rows),
+                dimension(linear.inputs),
+                dimension(linear.group),
+                affine_to.into(),
+            ])?;
         }
         Ok(())
+    }
+
+    /// A thread for each of `count` results.
+    fn launch(
+        &self,
+        kernel: Kernel,
+        count: usize,
+        arguments: &[Argument],
+    ) -> Result<(), Error> {
+        self.device.launch(&Launch {
+            kernel,
+            grid: [count.div_ceil(REPACK_THREADS) as u32, 1, 1],
+            block: REPACK_THREADS as u32,
+            shared_bytes: 0,
+            arguments,
+        })
     }
 }

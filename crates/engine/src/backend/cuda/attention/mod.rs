@@ -49,12 +49,16 @@ impl Pass<'_> {
         self.project_add(&weights.output, self.scratch.read, rows)
     }
 
+    fn attention_kernels(&self) -> &AttentionKernels {
+        self.kernels.attention.as_ref().expect("made for this shape")
+    }
+
     fn queries_keys(&self, weights: &DeviceAttention, layer: usize) -> Result<(), Error> {
         let shape = &self.shape.attention;
         let scratch = self.scratch.attention.as_ref().expect("made for this shape");
         let heads = shape.heads + 2 * shape.kv_heads;
         self.launch(
-            self.kernels.attention.queries_keys,
+            self.attention_kernels().queries_keys,
             [heads.div_ceil(BLOCK_HEADS), self.plan.rows, 1],
             32 * BLOCK_HEADS,
             0,
@@ -88,7 +92,7 @@ impl Pass<'_> {
             (self.plan.row_sequence.plus(4 * first), self.plan.row_position.plus(4 * first));
         let shared_by = shape.heads / shape.kv_heads;
         self.launch(
-            self.kernels.attention.attend,
+            self.attention_kernels().attend,
             [splits, shape.kv_heads * shared_by.div_ceil(shared_by.min(8)), rows],
             128,
             0,
@@ -106,7 +110,7 @@ impl Pass<'_> {
         let width = attention_width(self.shape);
         let group = self.dimensions.group;
         self.launch(
-            self.kernels.attention.attend_merge,
+            self.attention_kernels().attend_merge,
             [shape.query_width().div_ceil(MERGE_COLUMNS), rows, 1],
             256,
             0,

@@ -63,6 +63,10 @@ impl Pass<'_> {
         self.project_add(&weights.output, self.scratch.read, self.plan.rows)
     }
 
+    fn delta_net_kernels(&self) -> &DeltaNetKernels {
+        self.kernels.delta_net.as_ref().expect("made for this shape")
+    }
+
     /// A single kernel for everything between the projections, one new token a sequence.
     fn delta_decode(&self, weights: &DeviceDeltaNet, state_at: u64) -> Result<(), Error> {
         let DeltaNetShape { value_heads, value_dim, .. } = self.shape.delta_net;
@@ -79,7 +83,7 @@ impl Pass<'_> {
             weights.norm.into(),
             self.scratch.read.into(),
         ];
-        let kernel = self.kernels.delta_net.delta_decode;
+        let kernel = self.delta_net_kernels().delta_decode;
         self.launch(kernel, [value_heads, self.plan.rows, 1], 4 * value_dim, 0, &arguments)
     }
 
@@ -87,7 +91,7 @@ impl Pass<'_> {
     fn delta_rows(&self, weights: &DeviceDeltaNet, state_at: u64) -> Result<(), Error> {
         let shape = &self.shape.delta_net;
         let scratch = self.scratch.delta_net.as_ref().expect("made for this shape");
-        let kernels = &self.kernels.delta_net;
+        let kernels = self.delta_net_kernels();
         let (projected, width) = (self.scratch.projected, delta_net_width(self.shape) as u32);
         let (plan, rows) = (&self.plan, self.plan.rows);
         self.launch(

@@ -1,0 +1,181 @@
+//! The kernels of a model: what is compiled, and the handles that come of it.
+
+use std::{collections::BTreeSet, thread};
+
+use super::{
+    attention::{self, AttentionKernels},
+    delta_net::{self, DeltaNetKernels},
+    device::{Device, Kernel, Unit},
+    dimensions::{Dimensions, TILE_OUTPUTS},
+    embed,
+    matmul::{self, Key, MatmulKernels, SwigluKey},
+    moe::{self, MoeDimensions, MoeKernels},
+    norm,
+};
+use crate::{
+    Error,
+    backend::Precision,
+    model::{Linear, Mixer, MixerKind, Mlp, Shape, Weights},
+};
+
+/// Handles of everything that a pass launches.
+pub(super) struct Kernels {
+    pub(super) embed: EmbedKernels,
+    pub(super) norm: Kernel,
+    pub(super) matmul: MatmulKernels,
+    pub(super) delta_net: Option<DeltaNetKernels>,
+    pub(super) attention: Option<AttentionKernels>,
+    pub(super) moe: Option<MoeKernels>,
+}
+
+/// Of stage `embed`.
+pub(super) struct EmbedKernels {
+    pub(super) embed: Kernel,
+    pub(super) rope_table: Kernel,
+}
+
+/// What is compiled for a model, in the order in which [`Kernels::compile`] takes it apart.
+struct Plan {
+    units: Vec<Unit>,
+    linear: Vec<Key>,
+    swiglu: Vec<SwigluKey>,
+    moe: Option<MoeDimensions>,
+}
+
+/// The compilation units of a model: for tools that look at kernels without a device.
+pub fn units(shape: &Shape, weights: &Weights, precision: Precision) -> Vec<Unit> {
+    Plan::new(shape, weights, &Dimensions::new(shape, weights, precision)).units
+}
+
+impl Plan {
+    fn new(shape: &Shape, weights: &Weights, dimensions: &Dimensions) -> Self {
+        let (linear, swiglu) = keys(shape, weights);
+        let moe = weights.layers.iter().find_map(|layer| match &layer.mlp {
+            Mlp::Moe(moe) => MoeDimensions::new(shape, moe, dimensions.pieces),
+            Mlp::Dense(_) => None,
+        });
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let (lines, products) = matmul::instances(&linear, &swiglu);
+        let mut units = vec![
+            dimensions.unit("embed", embed::SOURCE, "", names(&["embed", "rope_table"])),
+            dimensions.unit("norm", norm::SOURCE, "", names(&["norm"])),
+            dimensions.unit("matmul", matmul::SOURCE, &lines, products),
+        ];
+        if shape.layers_of(MixerKind::DeltaNet) > 0 {
+            let kernels = names(&["conv_gates", "delta_step", "gated_norm", "delta_decode"]);
+            units.push(dimensions.unit("delta_net", delta_net::SOURCE, "", kernels));
+        }
+        if shape.layers_of(MixerKind::Attention) > 0 {
+            let kernels = names(&["queries_keys", "attend", "attend_merge"]);
+            units.push(dimensions.unit("attention", attention::SOURCE, "", kernels));
+        }
+        if let Some(moe) = &moe {
+            let (lines, kernels) = moe.instances();
+            let source = [matmul::SOURCE, moe::SOURCE].join("\n");
+            units.push(dimensions.unit("moe", &source, &lines, kernels));
+        }
+        Self { units, linear, swiglu, moe }
+    }
+}
+
+impl Kernels {
+    /// Compiles all units, side by side, or finds them compiled.
+    ///
+    /// # Errors
+    /// When the compiler refuses a unit, which is a bug, or the device fails.
+    pub(super) fn compile(
+        device: &dyn Device,
+        shape: &Shape,
+        weights: &Weights,
+        dimensions: &Dimensions,
+    ) -> Result<Self, Error> {
+        let plan = Plan::new(shape, weights, dimensions);
+        let compiled: Vec<_> = thread::scope(|scope| {
+            let workers: Vec<_> = plan
+                .units
+                .iter()
+                .map(|unit| scope.spawn(move || device.compile(unit)))
+                .collect();
+            workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+        });
+        let mut compiled = compiled.into_iter();
+        let mut next = || compiled.next().expect("as many results as units");
+        let embed = next()?;
+        let norm = next()?;
+        let products = next()?;
+        let delta_net = match shape.layers_of(MixerKind::DeltaNet) {
+            0 => None,
+            _ => Some(next()?),
+        };
+        let attention = match shape.layers_of(MixerKind::Attention) {
+            0 => None,
+            _ => Some(next()?),
+        };
+        Ok(Self {
+            embed: EmbedKernels { embed: embed[0], rope_table: embed[1] },
+            norm: norm[0],
+            matmul: MatmulKernels::new(&plan.linear, &plan.swiglu, &products),
+            delta_net: delta_net.map(|kernels| DeltaNetKernels {
+                conv_gates: kernels[0],
+                delta_step: kernels[1],
+                gated_norm: kernels[2],
+                delta_decode: kernels[3],
+            }),
+            attention: attention.map(|kernels| AttentionKernels {
+                queries_keys: kernels[0],
+                attend: kernels[1],
+                attend_merge: kernels[2],
+            }),
+            moe: match plan.moe {
+                None => None,
+                Some(dimensions) => Some(MoeKernels::new(dimensions, &next()?)),
+            },
+        })
+    }
+}
+
+/// What products a model needs kernels for.
+fn keys(shape: &Shape, weights: &Weights) -> (Vec<Key>, Vec<SwigluKey>) {
+    let (mut linear, mut swiglu) = (BTreeSet::new(), BTreeSet::new());
+    // As in weights.rs: neighbours of the same bits are one matrix.
+    let mut projection = |matrices: &[&Linear]| {
+        for run in matrices.chunk_by(|a, b| a.bits == b.bits) {
+            let outputs =
+                run.iter().map(|linear| linear.outputs.next_multiple_of(TILE_OUTPUTS)).sum();
+            linear.insert(Key::new(run[0].inputs, run[0].bits, outputs));
+        }
+    };
+    let mut pair = |gate: &Linear| {
+        swiglu.insert(SwigluKey::new(shape.hidden, gate.bits, gate.outputs));
+    };
+    for layer in &weights.layers {
+        match &layer.mixer {
+            Mixer::DeltaNet(mixer) => {
+                projection(&[
+                    &mixer.in_proj_qkv,
+                    &mixer.in_proj_z,
+                    &mixer.in_proj_b,
+                    &mixer.in_proj_a,
+                ]);
+                projection(&[&mixer.out_proj]);
+            }
+            Mixer::Attention(mixer) => {
+                projection(&[&mixer.q_proj, &mixer.k_proj, &mixer.v_proj]);
+                projection(&[&mixer.o_proj]);
+            }
+        }
+        match &layer.mlp {
+            Mlp::Dense(mlp) => {
+                pair(&mlp.gate);
+                projection(&[&mlp.down]);
+            }
+            Mlp::Moe(moe) => {
+                projection(&[&moe.router, &moe.shared_gate]);
+                pair(&moe.shared.gate);
+                projection(&[&moe.shared.down]);
+            }
+        }
+    }
+    projection(&[&weights.head]);
+    (linear.into_iter().collect(), swiglu.into_iter().collect())
+}

@@ -1,0 +1,315 @@
+//! Products with quantised matrices.
+//!
+//! A pass of few rows reads each matrix once and is bound by memory; one of many rows is bound by
+//! the matrix units. They have kernels of their own, which sum in different orders.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use super::{
+    device::{Activations, Address, Kernel},
+    dimensions::{Dimensions, TILE_INPUTS, TILE_OUTPUTS},
+    pass::Pass,
+    weights::{DeviceSwiglu, Part, Projection},
+};
+use crate::Error;
+
+/// The kernel file.
+pub(super) const SOURCE: &str = include_str!("matmul.cu");
+
+/// Most rows of a pass of few rows.
+pub(super) const FEW_ROWS_MAX: usize = 16;
+
+/// Rows that a kernel for few rows takes at once.
+const FEW_ROWS: [usize; 3] = [1, 8, 16];
+
+/// Rows of a block of a kernel for many rows.
+const MANY_ROWS: [usize; 3] = [32, 64, 128];
+
+/// Warps of a block of a kernel for many rows: 32 outputs each, 16 in a SwiGLU.
+const MANY_WARPS: usize = 8;
+
+/// The same where a SwiGLU's width is not a multiple of 128.
+const MANY_WARPS_NARROW: usize = 4;
+
+/// Parts into which a SwiGLU of few rows cuts the inputs.
+const SWIGLU_SPLIT: usize = 4;
+
+/// Tiles of outputs from which on the matrix alone fills the device.
+const TALL_TILES: usize = 4096;
+
+/// What tells the kernels of one matrix from another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) inputs: usize,
+    pub(super) bits: usize,
+    /// It has so many outputs that a block need not cut the inputs finely.
+    pub(super) tall: bool,
+}
+
+/// Kernels of this folder.
+pub(super) struct MatmulKernels {
+    pub(super) repack: RepackKernels,
+    linear: BTreeMap<Key, Variants>,
+    swiglu: BTreeMap<SwigluKey, Variants>,
+}
+
+/// What puts a matrix into tiles.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RepackKernels {
+    pub(super) words: Kernel,
+    pub(super) affine: Kernel,
+}
+
+/// What tells a SwiGLU's kernels from another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SwigluKey {
+    pub(super) inputs: usize,
+    pub(super) bits: usize,
+    /// The width is not a multiple of 128.
+    pub(super) narrow: bool,
+}
+
+/// One kernel for each of [`FEW_ROWS`] and of [`MANY_ROWS`].
+#[derive(Debug, Clone, Copy)]
+struct Variants {
+    few: [Kernel; FEW_ROWS.len()],
+    many: [Kernel; MANY_ROWS.len()],
+}
+
+impl Key {
+    pub(super) fn new(inputs: usize, bits: usize, outputs: usize) -> Self {
+        Self { inputs, bits, tall: outputs.div_ceil(TILE_OUTPUTS) >= TALL_TILES }
+    }
+
+    /// Warps of a block for few rows: enough parts of the inputs that small matrices fill the
+    /// device, each of several tiles.
+    fn few_warps(self) -> usize {
+        let steps = self.inputs / TILE_INPUTS;
+        if self.tall { (steps / 8).clamp(1, 4) } else { (steps / 4).clamp(1, 16) }
+    }
+
+    /// Tiles of outputs of a block for few rows.
+    fn few_tiles(self) -> usize {
+        if self.tall { 2 } else { 1 }
+    }
+}
+
+impl SwigluKey {
+    pub(super) fn new(inputs: usize, bits: usize, width: usize) -> Self {
+        Self { inputs, bits, narrow: !width.is_multiple_of(16 * MANY_WARPS) }
+    }
+
+    fn warps(self) -> usize {
+        if self.narrow { MANY_WARPS_NARROW } else { MANY_WARPS }
+    }
+
+    fn split(self) -> usize {
+        SWIGLU_SPLIT.min(self.inputs / TILE_INPUTS)
+    }
+}
+
+/// Lines that make the kernels for these matrices, and the kernels' names in the order in which
+/// [`MatmulKernels::new`] wants them.
+pub(super) fn instances(linear: &[Key], swiglu: &[SwigluKey]) -> (String, Vec<String>) {
+    let mut lines = String::new();
+    let mut names = vec!["repack_words".to_owned(), "repack_affine".to_owned()];
+    let mut add = |name: String, what: &str, parameters: [usize; 5]| {
+        let [a, b, c, d, e] = parameters;
+        let last = if e == 0 { String::new() } else { format!(", {e}") };
+        writeln!(lines, "{what}({name}, {a}, {b}, {c}, {d}{last})").expect("into a string");
+        names.push(name);
+    };
+    for key in linear {
+        let &Key { inputs, bits, tall } = key;
+        let height = if tall { "_tall" } else { "" };
+        for rows in FEW_ROWS {
+            let name = format!("linear_{inputs}_{bits}{height}_few_{rows}");
+            let parameters = [inputs, bits, rows, key.few_warps(), key.few_tiles()];
+            add(name, "LINEAR_FEW", parameters);
+        }
+        for rows in MANY_ROWS {
+            let name = format!("linear_{inputs}_{bits}{height}_many_{rows}");
+            add(name, "LINEAR_MANY", [inputs, bits, rows, MANY_WARPS, 0]);
+        }
+    }
+    for key in swiglu {
+        let &SwigluKey { inputs, bits, narrow } = key;
+        let width = if narrow { "_narrow" } else { "" };
+        for rows in FEW_ROWS {
+            let name = format!("swiglu_{inputs}_{bits}{width}_few_{rows}");
+            add(name, "SWIGLU_FEW", [inputs, bits, rows, key.split(), 0]);
+        }
+        for rows in MANY_ROWS {
+            let name = format!("swiglu_{inputs}_{bits}{width}_many_{rows}");
+            add(name, "SWIGLU_MANY", [inputs, bits, rows, key.warps(), 0]);
+        }
+    }
+    (lines, names)
+}
+
+/// `MANY_BYTES` of the kernel file: shared memory of a block for many rows.
+pub(super) fn many_bytes(
+    dimensions: &Dimensions,
+    bits: usize,
+    rows: usize,
+    warps: usize,
+) -> usize {
+    let Dimensions { group, pieces, .. } = dimensions;
+    let stages = if rows <= 32 { 4 } else { 3 };
+    stages * (rows * (128 * pieces + 512 / group) + warps * (1024 * (bits / 4) + 8192 / group))
+}
+
+impl MatmulKernels {
+    /// From the kernels that [`instances`] has named.
+    pub(super) fn new(linear: &[Key], swiglu: &[SwigluKey], kernels: &[Kernel]) -> Self {
+        let mut kernels = kernels.iter().copied();
+        let mut next = || kernels.next().expect("as many kernels as names");
+        Self {
+            repack: RepackKernels { words: next(), affine: next() },
+            linear: linear.iter().map(|&key| (key, Variants::new(&mut next))).collect(),
+            swiglu: swiglu.iter().map(|&key| (key, Variants::new(&mut next))).collect(),
+        }
+    }
+}
+
+impl Variants {
+    fn new(next: &mut impl FnMut() -> Kernel) -> Self {
+        Self { few: FEW_ROWS.map(|_| next()), many: MANY_ROWS.map(|_| next()) }
+    }
+
+    /// The kernel for so many rows, and the rows of its block.
+    fn pick(&self, rows: usize) -> (Kernel, usize) {
+        if rows <= FEW_ROWS_MAX {
+            smallest(&FEW_ROWS, &self.few, rows)
+        } else {
+            smallest(&MANY_ROWS, &self.many, rows)
+        }
+    }
+}
+
+/// The first kernel whose block holds all rows, or the last.
+fn smallest(sizes: &[usize], kernels: &[Kernel], rows: usize) -> (Kernel, usize) {
+    let index = sizes.iter().position(|&size| rows <= size).unwrap_or(sizes.len() - 1);
+    (kernels[index], sizes[index])
+}
+
+impl Pass<'_> {
+    /// `out[row, output] = Σ_i matrix[output, i] * x[row, i]` for the first `rows` rows; rows of
+    /// `out` are `width` long.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn project(
+        &self,
+        projection: &Projection,
+        x: Activations,
+        rows: usize,
+        out: Address,
+        width: usize,
+    ) -> Result<(), Error> {
+        projection.parts.iter().try_for_each(|part| {
+            self.linear(part, projection.inputs, x, rows, (out, width), false)
+        })
+    }
+
+    /// Adds the product to the residual stream.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn project_add(
+        &self,
+        projection: &Projection,
+        x: Activations,
+        rows: usize,
+    ) -> Result<(), Error> {
+        let out = (self.scratch.x, self.shape.hidden);
+        projection
+            .parts
+            .iter()
+            .try_for_each(|part| self.linear(part, projection.inputs, x, rows, out, true))
+    }
+
+    fn linear(
+        &self,
+        part: &Part,
+        inputs: usize,
+        x: Activations,
+        rows: usize,
+        (out, width): (Address, usize),
+        add: bool,
+    ) -> Result<(), Error> {
+        let outputs = part.outputs.min(width - part.column);
+        let key = Key::new(inputs, part.bits, outputs);
+        let (kernel, block_rows) = self.kernels.matmul.linear[&key].pick(rows);
+        let arguments = [
+            part.matrix.into(),
+            x.into(),
+            (rows as u32).into(),
+            out.into(),
+            (width as u32).into(),
+            (part.column as u32).into(),
+            (outputs as u32).into(),
+            u32::from(add).into(),
+        ];
+        let row_blocks = rows.div_ceil(block_rows);
+        if rows <= FEW_ROWS_MAX {
+            let tiles = outputs.div_ceil(TILE_OUTPUTS).div_ceil(key.few_tiles());
+            return self.launch(kernel, [tiles, row_blocks, 1], 32 * key.few_warps(), 0, &arguments);
+        }
+        let shared = many_bytes(self.dimensions, part.bits, block_rows, MANY_WARPS);
+        let blocks = outputs.div_ceil(32 * MANY_WARPS);
+        self.launch(kernel, [blocks, row_blocks, 1], 32 * MANY_WARPS, shared, &arguments)
+    }
+
+    /// `inner = silu(gate(x)) * up(x)` for every row.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn swiglu(
+        &self,
+        weights: &DeviceSwiglu,
+        x: Activations,
+        inner: Activations,
+    ) -> Result<(), Error> {
+        let rows = self.plan.rows;
+        let key = SwigluKey::new(self.shape.hidden, weights.bits, weights.width);
+        let (kernel, block_rows) = self.kernels.matmul.swiglu[&key].pick(rows);
+        let arguments = [
+            weights.gate.into(),
+            weights.up.into(),
+            x.into(),
+            self.rows(),
+            (weights.width as u32).into(),
+            inner.into(),
+        ];
+        let row_blocks = rows.div_ceil(block_rows);
+        if rows <= FEW_ROWS_MAX {
+            let grid = [weights.width / TILE_INPUTS, row_blocks, 1];
+            return self.launch(kernel, grid, 128 * key.split(), 0, &arguments);
+        }
+        let shared = many_bytes(self.dimensions, weights.bits, block_rows, key.warps());
+        let grid = [weights.width / (16 * key.warps()), row_blocks, 1];
+        self.launch(kernel, grid, 32 * key.warps(), shared, &arguments)
+    }
+
+    /// The last matrix of a SwiGLU: into `out` [rows, hidden], or added to it.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn project_down(
+        &self,
+        weights: &DeviceSwiglu,
+        inner: Activations,
+        out: Address,
+        add: bool,
+    ) -> Result<(), Error> {
+        let hidden = self.shape.hidden;
+        let part = Part {
+            matrix: weights.down,
+            bits: weights.down_bits,
+            column: 0,
+            outputs: hidden,
+        };
+        self.linear(&part, weights.width, inner, self.plan.rows, (out, hidden), add)
+    }
+}
