@@ -222,3 +222,34 @@ DEVICE void write_group(Activations out, u32 row, u32 width, u32 group, const fl
     }
     if (lane == 0) out.groups[(u64)row * (width / GROUP) + group] = make_float2(scale, sum);
 }
+
+// Writes groups that lie in registers: each lane of a warp holds the 8 neighbouring elements from
+// column `at` (a multiple of 8) on, and aligned runs of GROUP / 8 lanes hold one group. All lanes
+// call it; those that are not `valid` write nothing, and a group is valid as a whole or not at all.
+DEVICE void write_octet(Activations out, u32 row, u32 width, u32 at, const float (&x)[8],
+                        bool valid) {
+    float largest = 0.0f, sum = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+        largest = fmaxf(largest, fabsf(x[i]));
+        sum += x[i];
+    }
+    largest = lanes_max<GROUP / 8>(largest);
+    sum = lanes_sum<GROUP / 8>(sum);
+    if (!valid) return;
+    float scale = activation_scale(largest), inverse = 1.0f / scale;
+    u32 first[4], second[4];
+    #pragma unroll
+    for (int i = 0; i < 4; i++) { // elements i and i + 4 are neighbours: activation_place
+        float low = x[i] * inverse, high = x[i + 4] * inverse;
+        first[i] = half2_from(low, high);
+        second[i] = half2_from((low - half_to((u16)first[i])) * 2048.0f,
+                               (high - half_to((u16)(first[i] >> 16))) * 2048.0f);
+    }
+    u64 place = (u64)row * width + at;
+    *(uint4*)(out.halves + place) = make_uint4(first[0], first[1], first[2], first[3]);
+    if (PIECES == 2)
+        *(uint4*)(out.halves + (u64)out.rows * width + place) =
+            make_uint4(second[0], second[1], second[2], second[3]);
+    if (at % GROUP == 0) out.groups[(u64)row * (width / GROUP) + at / GROUP] = make_float2(scale, sum);
+}

@@ -1,0 +1,485 @@
+// delta_net: everything between in_proj and out_proj of a Gated DeltaNet layer.
+//
+//   kernel        grid                                        block
+//   conv_gates    (rows / CONV_ROWS rounded up, KEY_HEADS)    HEAD_THREADS
+//   delta_step    (VALUE_HEADS * VALUE_DIM / 32, sequences)   128
+//   gated_norm    rows                                        GATED_THREADS
+//   delta_decode  (VALUE_HEADS, rows)                         VALUE_DIM * 4
+//
+// No dynamic shared memory. Any rows run conv_gates, delta_step, gated_norm in turn. Where no
+// sequence has more than one row and VALUE_DIM is a multiple of GROUP, delta_decode does the same
+// alone, with the same bits.
+//
+// Dimensions beside the prelude's: CONV_CHANNELS = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS *
+// VALUE_DIM, and the columns of in_proj's output: COLUMN_QKV, COLUMN_Z (multiples of 4), COLUMN_B,
+// COLUMN_A. Its row length `ld` is a multiple of 4 as well. KEY_DIM and VALUE_DIM are 32, 64 or 128.
+//
+// A sequence's memory of a layer, in floats, from `state_at` on in its state block:
+//
+//   state  [VALUE_HEADS, VALUE_DIM, KEY_DIM]
+//   ring   [CONV_TAPS, CONV_CHANNELS]: raw outputs of in_proj; position p's stand in row
+//          p % CONV_TAPS
+//
+// All zeros before position 0. The ring has one row more than the convolution looks back, so that
+// the rows that a token reads are not the one in which it leaves its own: blocks that share a
+// channel need no order.
+//
+// q and k enter the recurrence unnormalised: their lengths are folded into the factors of a token
+// (see Factors), which costs nothing there and saves a pass.
+
+#define HEAD_THREADS (KEY_DIM > VALUE_DIM ? KEY_DIM : VALUE_DIM)
+#define CONV_ROWS 8
+#define SHARING (VALUE_HEADS / KEY_HEADS) // value heads that use a key head
+#define VALUE_WIDTH (VALUE_HEADS * VALUE_DIM)
+#define KEY_WARPS (KEY_DIM / WARP)
+#define LAYER_STATE ((u64)VALUE_HEADS * VALUE_DIM * KEY_DIM)
+#define LENGTH_EPS 1e-6f // of the length of q and k, whatever the model's own
+
+// ---- a token's convolution and factors -------------------------------------------------------
+
+// First channel of a head's q, k or v.
+DEVICE u32 query_channel(u32 key_head) { return key_head * KEY_DIM; }
+DEVICE u32 key_channel(u32 key_head) { return (KEY_HEADS + key_head) * KEY_DIM; }
+DEVICE u32 value_channel(u32 head) { return 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM; }
+
+// The convolution's row of the ring for the token `back` before `position`; back <= CONV_TAPS.
+DEVICE u64 ring_at(u32 position, u32 back, u32 channel) {
+    return LAYER_STATE + (u64)((position + CONV_TAPS - back) % CONV_TAPS) * CONV_CHANNELS + channel;
+}
+
+// A channel's taps, oldest first.
+struct Taps {
+    float weight[CONV_TAPS];
+};
+
+DEVICE Taps load_taps(const float* conv, u32 channel) {
+    Taps taps;
+    #pragma unroll
+    for (int i = 0; i < CONV_TAPS; i++) taps.weight[i] = conv[(u64)channel * CONV_TAPS + i];
+    return taps;
+}
+
+// Convolution and SiLU; `raw` has the channel's last CONV_TAPS values, oldest first.
+DEVICE float convolve(const Taps& taps, const float* raw) {
+    float sum = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < CONV_TAPS; i++) sum += taps.weight[i] * raw[i];
+    return silu(sum);
+}
+
+// What a token does to a value head, with q and k as the convolution left them:
+//   w = write * (v - keep_key * (S k)),  S = keep * S + w (x) k,  o = keep_query * (S q) + w * match
+// with the S before the token in both products. For q' = q / |q| / sqrt(KEY_DIM) and k' = k / |k|
+// this is S = keep * S, delta = beta * (v - S k'), S += delta (x) k', o = S q'.
+struct Factors {
+    float keep, keep_key, write, pad; // decay, decay / |k|, beta / |k|
+    float keep_query, match, pad2, pad3; // decay / |q|, (q k) / |q|
+};
+
+// Sums of a head's q q, k k and q k, of which each warp of the KEY_DIM channels has a part.
+struct Lengths {
+    float qq, kk, qk, pad;
+};
+
+DEVICE Factors factors_of(const Lengths* parts, float decay, float beta) {
+    float qq = 0.0f, kk = 0.0f, qk = 0.0f;
+    #pragma unroll
+    for (int warp = 0; warp < KEY_WARPS; warp++) {
+        qq += parts[warp].qq;
+        kk += parts[warp].kk;
+        qk += parts[warp].qk;
+    }
+    float query = rsqrtf(qq + LENGTH_EPS) * rsqrtf((float)KEY_DIM);
+    float key = rsqrtf(kk + LENGTH_EPS);
+    Factors f;
+    f.keep = decay;
+    f.keep_key = decay * key;
+    f.write = beta * key;
+    f.keep_query = decay * query;
+    f.match = query * qk;
+    f.pad = f.pad2 = f.pad3 = 0.0f;
+    return f;
+}
+
+// exp(-exp(a_log) * softplus(a + dt_bias))
+DEVICE float decay_of(float a, float a_log, float dt_bias) {
+    float x = a + dt_bias;
+    float softplus = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+    return expf(-expf(a_log) * softplus);
+}
+
+// Convolution of CONV_ROWS rows for one key head and the value heads that use it.
+KERNEL void __launch_bounds__(HEAD_THREADS) conv_gates(
+    const float* proj, u32 ld,  // [rows, ld]
+    const u32* row_sequence,    // [rows]
+    const u32* row_position,    // [rows]
+    const u32* first_row,       // [sequences + 1]
+    const u64* states,          // [sequences]
+    u64 state_at,
+    const float* conv,          // [CONV_CHANNELS, CONV_TAPS]
+    const float* a_log,         // [VALUE_HEADS]
+    const float* dt_bias,       // [VALUE_HEADS]
+    u32 rows,
+    float* qkv,                 // [rows, CONV_CHANNELS] after convolution and SiLU
+    Factors* factors            // [rows, VALUE_HEADS]
+) {
+    SHARED Lengths parts[CONV_ROWS][KEY_WARPS];
+    start_next();
+    u32 thread = threadIdx.x, key_head = blockIdx.y, start = blockIdx.x * CONV_ROWS;
+    wait_for_inputs();
+
+    // one channel of q, of k and of each v a thread
+    float query[CONV_ROWS];
+    #pragma unroll 1
+    for (u32 part = 0; part < 2 + SHARING; part++) {
+        if (thread >= (part < 2 ? KEY_DIM : VALUE_DIM)) continue; // whole warps
+        u32 channel = (part == 0   ? query_channel(key_head)
+                       : part == 1 ? key_channel(key_head)
+                                   : value_channel(key_head * SHARING + part - 2)) + thread;
+        Taps taps = load_taps(conv, channel);
+        float raw[CONV_ROWS + CONV_TAPS - 1]; // of the rows before `start` too
+        #pragma unroll
+        for (int i = 0; i < CONV_ROWS + CONV_TAPS - 1; i++) {
+            u32 row = start + i - (CONV_TAPS - 1); // wraps below row 0
+            raw[i] = row < rows ? proj[(u64)row * ld + COLUMN_QKV + channel] : 0.0f;
+        }
+        #pragma unroll
+        for (int i = 0; i < CONV_ROWS; i++) {
+            u32 row = start + i;
+            u32 sequence = row < rows ? row_sequence[row] : NONE;
+            if (sequence == NONE) continue; // the same for the whole block
+            float window[CONV_TAPS];
+            #pragma unroll
+            for (int tap = 0; tap < CONV_TAPS; tap++) window[tap] = raw[i + tap];
+            u32 first = first_row[sequence], seen = row - first; // rows of this step before it
+            if (seen < CONV_TAPS - 1) {
+                const float* state = (const float*)states[sequence] + state_at;
+                #pragma unroll
+                for (int tap = 0; tap < CONV_TAPS - 1; tap++) {
+                    u32 back = CONV_TAPS - 1 - tap;
+                    if (back > seen) window[tap] = state[ring_at(row_position[row], back, channel)];
+                }
+            }
+            float y = convolve(taps, window);
+            qkv[(u64)row * CONV_CHANNELS + channel] = y;
+            if (part == 0) query[i] = y;
+            if (part == 1) {
+                Lengths sums;
+                sums.qq = lanes_sum(query[i] * query[i]);
+                sums.kk = lanes_sum(y * y);
+                sums.qk = lanes_sum(query[i] * y);
+                sums.pad = 0.0f;
+                if (thread % WARP == 0) parts[i][thread / WARP] = sums;
+            }
+        }
+    }
+    __syncthreads();
+
+    for (u32 item = thread; item < CONV_ROWS * SHARING; item += HEAD_THREADS) {
+        u32 i = item / SHARING, row = start + i, head = key_head * SHARING + item % SHARING;
+        if (row >= rows || row_sequence[row] == NONE) continue;
+        const float* from = proj + (u64)row * ld;
+        float decay = decay_of(from[COLUMN_A + head], a_log[head], dt_bias[head]);
+        factors[(u64)row * VALUE_HEADS + head] =
+            factors_of(parts[i], decay, sigmoid(from[COLUMN_B + head]));
+    }
+}
+
+// ---- the recurrence --------------------------------------------------------------------------
+
+// A warp holds 8 rows (value dimensions) of a head's state: 8 lanes share two neighbouring rows,
+// and lane l of them has keys 4l..4l+4, 32+4l.. and so on.
+#define ROUNDS (KEY_DIM / 32)
+
+struct Keys {
+    float4 at[ROUNDS];
+};
+
+DEVICE Keys load_keys(const float* from /* [KEY_DIM], shared or global */) {
+    Keys keys;
+    #pragma unroll
+    for (int i = 0; i < ROUNDS; i++)
+        keys.at[i] = *(const float4*)(from + 32 * i + threadIdx.x % 8 * 4);
+    return keys;
+}
+
+DEVICE void store_keys(float* to, const Keys& keys) {
+    #pragma unroll
+    for (int i = 0; i < ROUNDS; i++) *(float4*)(to + 32 * i + threadIdx.x % 8 * 4) = keys.at[i];
+}
+
+// Product of a lane's part of a row with its part of a vector.
+DEVICE float lane_product(const Keys& a, const Keys& b) {
+    float x = 0.0f, y = 0.0f, z = 0.0f, w = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        x += a.at[i].x * b.at[i].x;
+        y += a.at[i].y * b.at[i].y;
+        z += a.at[i].z * b.at[i].z;
+        w += a.at[i].w * b.at[i].w;
+    }
+    return (x + y) + (z + w);
+}
+
+// One token on a warp's 8 rows; every lane gets the outputs of its two.
+DEVICE float2 delta_token(Keys (&state)[2], const Keys& query, const Keys& key, float2 value,
+                          float4 f0, float2 f1) {
+    float keep = f0.x, keep_key = f0.y, write = f0.z, keep_query = f1.x, match = f1.y;
+    float held0 = lanes_sum<8>(lane_product(state[0], key));
+    float held1 = lanes_sum<8>(lane_product(state[1], key));
+    float read0 = lanes_sum<8>(lane_product(state[0], query));
+    float read1 = lanes_sum<8>(lane_product(state[1], query));
+    float write0 = write * (value.x - keep_key * held0);
+    float write1 = write * (value.y - keep_key * held1);
+    #pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        float4 k = key.at[i], &a = state[0].at[i], &b = state[1].at[i];
+        a.x = keep * a.x + write0 * k.x, b.x = keep * b.x + write1 * k.x;
+        a.y = keep * a.y + write0 * k.y, b.y = keep * b.y + write1 * k.y;
+        a.z = keep * a.z + write0 * k.z, b.z = keep * b.z + write1 * k.z;
+        a.w = keep * a.w + write0 * k.w, b.w = keep * b.w + write1 * k.w;
+    }
+    return make_float2(keep_query * read0 + match * write0, keep_query * read1 + match * write1);
+}
+
+// A token's inputs in shared memory: q, k, 32 values, factors.
+#define TOKEN_FLOATS (2 * KEY_DIM + 32 + 8)
+#define STAGE_TOKENS 8
+#define STAGES 3
+
+// The recurrence over all new tokens of a sequence for 32 rows of a value head, the state in
+// registers throughout; also brings the ring of raw inputs up to date. The tokens' inputs are
+// copied to shared memory up to two stages ahead.
+KERNEL void __launch_bounds__(128) delta_step(
+    const float* qkv,          // [rows, CONV_CHANNELS]
+    const Factors* factors,    // [rows, VALUE_HEADS]
+    const float* proj, u32 ld, // [rows, ld]
+    const u32* row_position,   // [rows]
+    const u32* first_row,      // [sequences + 1]
+    const u64* states,         // [sequences]
+    u64 state_at,
+    float* out                 // [rows, VALUE_WIDTH]
+) {
+    SHARED float4 stages[STAGES][STAGE_TOKENS][TOKEN_FLOATS / 4];
+    start_next();
+    wait_for_inputs();
+    u32 first = first_row[blockIdx.y], count = first_row[blockIdx.y + 1] - first;
+    if (count == 0) return;
+
+    u32 thread = threadIdx.x, lane = thread % WARP;
+    u32 head = blockIdx.x / (VALUE_DIM / 32), value_start = blockIdx.x % (VALUE_DIM / 32) * 32;
+    u32 row_in_block = thread / WARP * 8 + lane / 8 * 2; // of the lane's two rows
+    u32 value_row = head * VALUE_DIM + value_start + row_in_block;
+    float* memory = (float*)states[blockIdx.y] + state_at;
+
+    // brings the inputs of tokens STAGE_TOKENS * stage.. on their way
+    auto fetch = [&](u32 stage) {
+        for (u32 i = thread; i < STAGE_TOKENS * (TOKEN_FLOATS / 4); i += 128) {
+            u32 token = i / (TOKEN_FLOATS / 4), at = i % (TOKEN_FLOATS / 4) * 4;
+            if (stage * STAGE_TOKENS + token >= count) break;
+            u64 row = first + stage * STAGE_TOKENS + token;
+            const float* from = qkv + row * CONV_CHANNELS;
+            if (at < KEY_DIM) from += query_channel(head / SHARING) + at;
+            else if (at < 2 * KEY_DIM) from += key_channel(head / SHARING) + at - KEY_DIM;
+            else if (at < 2 * KEY_DIM + 32) from += value_channel(head) + value_start + at - 2 * KEY_DIM;
+            else from = (const float*)(factors + row * VALUE_HEADS + head) + at - 2 * KEY_DIM - 32;
+            copy_async(&stages[stage % STAGES][token][at / 4], from);
+        }
+        copy_commit();
+    };
+    fetch(0);
+    fetch(1);
+
+    Keys state[2];
+    #pragma unroll
+    for (int i = 0; i < 2; i++) state[i] = load_keys(memory + (u64)(value_row + i) * KEY_DIM);
+
+    for (u32 stage = 0; stage * STAGE_TOKENS < count; stage++) {
+        copy_wait<1>();
+        __syncthreads(); // the stage is there, and the one before the last is free
+        fetch(stage + 2);
+        u32 tokens = min(count - stage * STAGE_TOKENS, (u32)STAGE_TOKENS);
+        u64 row = first + stage * STAGE_TOKENS;
+        const float* inputs = (const float*)stages[stage % STAGES];
+        #pragma unroll 2
+        for (u32 token = 0; token < tokens; token++, inputs += TOKEN_FLOATS) {
+            Keys query = load_keys(inputs), key = load_keys(inputs + KEY_DIM);
+            float2 value = *(const float2*)(inputs + 2 * KEY_DIM + row_in_block);
+            float4 f0 = *(const float4*)(inputs + 2 * KEY_DIM + 32);
+            float2 f1 = *(const float2*)(inputs + 2 * KEY_DIM + 36);
+            float2 y = delta_token(state, query, key, value, f0, f1);
+            if (lane % 8 == 0) *(float2*)(out + (row + token) * VALUE_WIDTH + value_row) = y;
+        }
+    }
+
+    #pragma unroll
+    for (int i = 0; i < 2; i++) store_keys(memory + (u64)(value_row + i) * KEY_DIM, state[i]);
+    u32 last = first + count - 1;
+    for (u32 back = 0; back < min(count, (u32)CONV_TAPS); back++)
+        for (u32 channel = blockIdx.x * 128 + thread; channel < CONV_CHANNELS; channel += gridDim.x * 128)
+            memory[ring_at(row_position[last], back, channel)] =
+                proj[(u64)(last - back) * ld + COLUMN_QKV + channel];
+}
+
+// ---- gated norm ------------------------------------------------------------------------------
+
+// RMSNorm of a head times gain times gate: 8 elements a lane, aligned runs of VALUE_DIM / 8 lanes
+// hold a head. All lanes of a warp call it.
+DEVICE void norm_octet(float (&y)[8], const float (&gain)[8], const float (&gate)[8]) {
+    float sum = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < 8; i++) sum += y[i] * y[i];
+    float scale = rsqrtf(lanes_sum<VALUE_DIM / 8>(sum) * (1.0f / VALUE_DIM) + NORM_EPS);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) y[i] *= scale * gain[i] * gate[i];
+}
+
+// 8 neighbouring floats, 16-byte aligned; zeros where not `valid`.
+DEVICE void load_octet(float (&y)[8], const float* from, bool valid) {
+    float4 a = make_float4(0, 0, 0, 0), b = a;
+    if (valid) a = ((const float4*)from)[0], b = ((const float4*)from)[1];
+    y[0] = a.x, y[1] = a.y, y[2] = a.z, y[3] = a.w;
+    y[4] = b.x, y[5] = b.y, y[6] = b.z, y[7] = b.w;
+}
+
+#define GATED_THREADS (VALUE_WIDTH / 8 >= 1024 ? 1024 : (VALUE_WIDTH / 8 + WARP - 1) / WARP * WARP)
+
+KERNEL void __launch_bounds__(GATED_THREADS) gated_norm(
+    const float* read,         // [rows, VALUE_WIDTH] what delta_step gave
+    const float* proj, u32 ld, // [rows, ld]
+    const u32* row_sequence,   // [rows]; a padding row gets zeros
+    const float* gain,         // [VALUE_DIM]
+    Activations out            // [rows, VALUE_WIDTH]
+) {
+    start_next();
+    wait_for_inputs();
+    u32 row = blockIdx.x;
+    bool padding = row_sequence[row] == NONE;
+    for (u32 start = 0; start < VALUE_WIDTH; start += GATED_THREADS * 8) {
+        u32 at = start + threadIdx.x * 8;
+        bool valid = at < VALUE_WIDTH;
+        float y[8], gains[8], gate[8];
+        load_octet(gains, gain + at % VALUE_DIM, true);
+        load_octet(gate, proj + (u64)row * ld + COLUMN_Z + at, valid && !padding);
+        load_octet(y, read + (u64)row * VALUE_WIDTH + at, valid && !padding);
+        #pragma unroll
+        for (int i = 0; i < 8; i++) gate[i] = silu(gate[i]);
+        norm_octet(y, gains, gate);
+        write_octet(out, row, VALUE_WIDTH, at, y, valid);
+    }
+}
+
+// ---- all of it for one token a sequence -------------------------------------------------------
+
+#define DECODE_THREADS (VALUE_DIM * 4)
+
+// A value head of a sequence's only new token: convolution, factors, recurrence and gated norm.
+// Blocks that share a key head each compute its q and k.
+//
+// Fetched before the wait: the state, the ring and what tells where they are. Kernels before this
+// one in the chain do not write them if the chain's first kernel does not start before the step
+// before has ended (no programmatic launch) and finds the batch's arrays written.
+KERNEL void __launch_bounds__(DECODE_THREADS) delta_decode(
+    const float* proj, u32 ld, // [rows, ld]
+    const u32* row_sequence,   // [rows]; a padding row gets zeros
+    const u32* row_position,   // [rows]
+    const u64* states,         // [sequences]
+    u64 state_at,
+    const float* conv,         // [CONV_CHANNELS, CONV_TAPS]
+    const float* a_log,        // [VALUE_HEADS]
+    const float* dt_bias,      // [VALUE_HEADS]
+    const float* gain,         // [VALUE_DIM]
+    Activations out            // [rows, VALUE_WIDTH]
+) {
+    SHARED float4 inputs[3][HEAD_THREADS / 4]; // q, k, v
+    SHARED Lengths parts[KEY_WARPS];
+    SHARED float gates[2]; // decay, beta
+    SHARED float4 read[VALUE_DIM / 4];
+    start_next();
+    u32 head = blockIdx.x, key_head = head / SHARING, row = blockIdx.y;
+    u32 thread = threadIdx.x, lane = thread % WARP;
+    u32 sequence = row_sequence[row], position = row_position[row];
+    bool padding = sequence == NONE;
+    float* memory = padding ? 0 : (float*)states[sequence] + state_at;
+
+    // the lane's two rows of the state
+    u32 value_row = thread / WARP * 8 + lane / 8 * 2;
+    float* held = memory + ((u64)head * VALUE_DIM + value_row) * KEY_DIM;
+    Keys state[2];
+    if (!padding) {
+        #pragma unroll
+        for (int i = 0; i < 2; i++) state[i] = load_keys(held + i * KEY_DIM);
+    }
+    // a channel of q, of k and of v for the first threads
+    bool has[3] = {thread < KEY_DIM, thread < KEY_DIM, thread < VALUE_DIM};
+    u32 channel[3] = {query_channel(key_head) + thread, key_channel(key_head) + thread,
+                      value_channel(head) + thread};
+    Taps taps[3];
+    float raw[3][CONV_TAPS];
+    #pragma unroll
+    for (int part = 0; part < 3; part++) {
+        if (!has[part] || padding) continue;
+        taps[part] = load_taps(conv, channel[part]);
+        #pragma unroll
+        for (u32 back = CONV_TAPS - 1; back > 0; back--)
+            raw[part][CONV_TAPS - 1 - back] = memory[ring_at(position, back, channel[part])];
+    }
+    // the last thread has the gates, the first VALUE_DIM / 8 the gated norm
+    bool gating = thread == DECODE_THREADS - 1, norming = thread < VALUE_DIM / 8;
+    float head_a_log = a_log[head], head_dt_bias = dt_bias[head];
+    float gains[8], gate[8] = {}, y[8];
+    load_octet(gains, gain + thread * 8, norming);
+    wait_for_inputs();
+
+    const float* from = proj + (u64)row * ld;
+    if (!padding) {
+        #pragma unroll
+        for (int part = 0; part < 3; part++)
+            if (has[part]) raw[part][CONV_TAPS - 1] = from[COLUMN_QKV + channel[part]];
+        load_octet(gate, from + COLUMN_Z + head * VALUE_DIM + thread * 8, norming);
+        float now[3];
+        #pragma unroll
+        for (int part = 0; part < 3; part++) {
+            if (!has[part]) continue;
+            now[part] = convolve(taps[part], raw[part]);
+            ((float*)inputs[part])[thread] = now[part];
+        }
+        if (has[0]) {
+            Lengths sums;
+            sums.qq = lanes_sum(now[0] * now[0]);
+            sums.kk = lanes_sum(now[1] * now[1]);
+            sums.qk = lanes_sum(now[0] * now[1]);
+            sums.pad = 0.0f;
+            if (lane == 0) parts[thread / WARP] = sums;
+        }
+        if (gating) {
+            gates[0] = decay_of(from[COLUMN_A + head], head_a_log, head_dt_bias);
+            gates[1] = sigmoid(from[COLUMN_B + head]);
+        }
+        #pragma unroll
+        for (int i = 0; i < 8; i++) gate[i] = silu(gate[i]);
+    }
+    __syncthreads();
+    if (!padding) {
+        Factors f = factors_of(parts, gates[0], gates[1]);
+        Keys query = load_keys((const float*)inputs[0]), key = load_keys((const float*)inputs[1]);
+        float2 value = *(const float2*)((const float*)inputs[2] + value_row);
+        float2 o = delta_token(state, query, key, value,
+                               make_float4(f.keep, f.keep_key, f.write, 0.0f),
+                               make_float2(f.keep_query, f.match));
+        if (lane % 8 == 0) *(float2*)((float*)read + value_row) = o;
+        #pragma unroll
+        for (int i = 0; i < 2; i++) store_keys(held + i * KEY_DIM, state[i]);
+        #pragma unroll
+        for (int part = 0; part < 3; part++)
+            if (has[part] && (part == 2 || head % SHARING == 0))
+                memory[ring_at(position, 0, channel[part])] = raw[part][CONV_TAPS - 1];
+    }
+    __syncthreads();
+    if (thread >= WARP) return;
+    load_octet(y, (const float*)read + thread * 8, norming && !padding);
+    norm_octet(y, gains, gate);
+#if VALUE_DIM % GROUP == 0
+    write_octet(out, row, VALUE_WIDTH, head * VALUE_DIM + thread * 8, y, norming);
+#endif
+}
