@@ -14,7 +14,7 @@ use calla_engine::{
 };
 use serde::Serialize;
 
-use crate::{args::DeviceArgs, error::Error, output::size};
+use crate::{args::DeviceArgs, error::Error, machine::Memory, output::size};
 
 /// A model on the device that would run it.
 pub(crate) struct Fit<'a> {
@@ -83,6 +83,12 @@ impl<'a> Fit<'a> {
             state_bytes: footprint.sequence.state as u64,
             scratch_bytes: footprint.scratch as u64,
         }
+    }
+
+    /// What the model may fill: of the device's own memory where it has some, else of the machine's.
+    pub(crate) fn room_bytes(&self, memory: &Memory) -> Option<u64> {
+        let own = self.choice.room().map(|bytes| bytes as u64);
+        own.or_else(|| memory.room_bytes())
     }
 
     /// What a sequence of so many tokens takes.

@@ -129,7 +129,7 @@ fn check_memory(
     demand: Demand,
 ) -> Result<Grant, Error> {
     let fit = Fit::new(checkpoint, &backend.device)?;
-    let room = Memory::here().room_bytes();
+    let room = fit.room_bytes(&Memory::here());
     let grant = fit.grant(room.filter(|_| !backend.no_memory_check), demand)?;
     if verbose > 0 {
         let need = fit.need(grant.context);

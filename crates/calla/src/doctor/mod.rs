@@ -48,14 +48,22 @@ struct Report {
     memory: Memory,
     huge_pages: HugePages,
     gpus: Vec<Gpu>,
-    /// Names that this build knows, the best first.
-    backends: Vec<&'static str>,
+    /// What this build knows, the best first.
+    backends: Vec<Backend>,
     /// Read bandwidth of the memory; `None` where too little is free to measure it.
     read_gb_s: Option<f64>,
     /// Threads that it was measured with.
     read_threads: usize,
     kernels: Vec<Kernel>,
     model: Option<ModelReport>,
+}
+
+/// A backend of this build.
+#[derive(Debug, Serialize)]
+struct Backend {
+    name: &'static str,
+    /// What keeps it from being used here.
+    problem: Option<String>,
 }
 
 /// An instruction set that this build has kernels for.
@@ -120,7 +128,12 @@ impl Report {
             memory: Memory::here(),
             huge_pages: HugePages::here(),
             gpus: machine::gpus(),
-            backends: select::names().collect(),
+            backends: select::availability()
+                .map(|(name, usable)| Backend {
+                    name,
+                    problem: usable.err().map(|error| error.to_string()),
+                })
+                .collect(),
             read_gb_s: None,
             read_threads: device.options().threads.unwrap_or(processors.cores),
             processors,
@@ -157,7 +170,7 @@ impl Report {
                 self.problems.push(problem.clone());
             }
         }
-        let room = self.memory.room_bytes();
+        let room = fit.room_bytes(&self.memory);
         let context_fits = room.and_then(|room| fit.longest(room));
         let report = self.model.insert(ModelReport {
             name: model.name(),

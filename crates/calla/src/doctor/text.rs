@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{ModelReport, Report};
+use super::{Backend, ModelReport, Report};
 use crate::{
     machine::{Gpu, HugePages, Memory, Processors},
     output::size,
@@ -19,11 +19,12 @@ impl fmt::Display for Report {
             true => writeln!(f, "gpu         none found")?,
             false => self.gpus.iter().try_for_each(|gpu| writeln!(f, "gpu         {gpu}"))?,
         }
-        writeln!(
-            f,
-            "            this version has no GPU backend: the processor computes ({})",
-            self.backends.join(", ")
-        )?;
+        writeln!(f, "backends    {}", self.backends())?;
+        for backend in &self.backends {
+            if let Some(problem) = &backend.problem {
+                writeln!(f, "            {problem}")?;
+            }
+        }
         match self.read_gb_s {
             Some(gb_s) => {
                 writeln!(f, "bandwidth   {gb_s:.1} GB/s, {} threads reading", self.read_threads)?
@@ -56,6 +57,14 @@ impl Report {
         self.instruction_sets.iter().map(set).collect::<Vec<_>>().join(", ")
     }
 
+    fn backends(&self) -> String {
+        let backend = |backend: &Backend| match backend.problem {
+            None => backend.name.to_owned(),
+            Some(_) => format!("{} (not here)", backend.name),
+        };
+        self.backends.iter().map(backend).collect::<Vec<_>>().join(", ")
+    }
+
     fn kernels(&self) -> String {
         let good = self.kernels.iter().filter(|kernel| kernel.ok).count();
         let paths = self.kernels.chunk_by(|a, b| a.path == b.path);
@@ -66,8 +75,11 @@ impl Report {
     /// What is taken, and why.
     fn backend(&self, model: &ModelReport) -> String {
         let taken = model.description.as_deref().unwrap_or(model.backend);
+        let best = self.backends.iter().find(|backend| backend.problem.is_none());
         let why = match &model.passed_over[..] {
-            [] if self.backends.first() == Some(&model.backend) => "the best of this build".into(),
+            [] if best.is_some_and(|best| best.name == model.backend) => {
+                "the best that works here".into()
+            }
             [] => "asked for".into(),
             reasons => format!("passed over: {}", reasons.join("; ")),
         };

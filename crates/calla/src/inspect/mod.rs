@@ -167,7 +167,7 @@ impl Report {
     fn new(model: String, checkpoint: &Checkpoint, fit: &Fit<'_>, tensors: bool) -> Self {
         let figures = checkpoint.figures();
         let memory = Memory::here();
-        let room_bytes = memory.room_bytes();
+        let room_bytes = fit.room_bytes(&memory);
         let shape = &checkpoint.shape;
         Report {
             model,

@@ -21,6 +21,8 @@ struct Device {
     name: &'static str,
     /// Whether the machine seems to have one: if not, nobody wants to hear that it was passed over.
     present: fn() -> bool,
+    /// Whether it can run any model here.
+    probe: fn() -> Result<(), Error>,
     /// Whether it can run the model here; what can be known without setting it up.
     check: fn(&Shape, &Weights) -> Result<(), Error>,
     /// Memory that it would take with one sequence of so many tokens.
@@ -35,6 +37,7 @@ const DEVICES: &[Device] = &[
     Device {
         name: "cuda",
         present: cuda::present,
+        probe: cuda::probe,
         check: cuda::check,
         footprint: cuda::footprint,
         room: cuda::room,
@@ -43,6 +46,7 @@ const DEVICES: &[Device] = &[
     Device {
         name: "cpu",
         present: || true,
+        probe: || kernels::Kernels::detect().map(drop),
         check: cpu::check,
         footprint: cpu::footprint,
         room: || None,
@@ -51,6 +55,7 @@ const DEVICES: &[Device] = &[
     Device {
         name: "reference",
         present: || true,
+        probe: || Ok(()),
         check: |_, _| Ok(()),
         footprint: |shape, _, tokens| reference::footprint(shape, tokens),
         room: || None,
@@ -61,6 +66,11 @@ const DEVICES: &[Device] = &[
 /// Names that [`select`] takes, the one it would rather have first.
 pub fn names() -> impl Iterator<Item = &'static str> {
     DEVICES.iter().map(|device| device.name)
+}
+
+/// The same names, with what keeps each from being used here.
+pub fn availability() -> impl Iterator<Item = (&'static str, Result<(), Error>)> {
+    DEVICES.iter().map(|device| (device.name, (device.probe)()))
 }
 
 /// The device that [`select`] takes for a model, known before it is set up.

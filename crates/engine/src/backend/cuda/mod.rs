@@ -207,13 +207,21 @@ fn state_layout(shape: &Shape) -> StateLayout {
     StateLayout { conv_len: delta_net::conv_state_len(shape), ..StateLayout::new(shape) }
 }
 
+/// Whether this machine has a device at all.
+///
+/// # Errors
+/// [`Error::BackendUnavailable`] with what is missing.
+pub(super) fn probe() -> Result<(), Error> {
+    Driver::probe()
+}
+
 /// Whether this machine has a device for the model; what can be known without setting it up.
 ///
 /// # Errors
 /// [`Error::BackendUnavailable`] with what is missing.
 pub(super) fn check(shape: &Shape, weights: &Weights) -> Result<(), Error> {
     support::check(shape, weights)?;
-    Driver::probe()
+    probe()
 }
 
 /// Whether the machine seems to have an NVIDIA GPU.
