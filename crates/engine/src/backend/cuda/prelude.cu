@@ -232,7 +232,7 @@ DEVICE void write_octet(Activations out, u32 row, u32 width, u32 at, const float
     #pragma unroll
     for (int i = 0; i < 8; i++) {
         largest = fmaxf(largest, fabsf(x[i]));
-        sum += x[i];
+        sum = __fadd_rn(sum, x[i]); // of x as it is, never fused with the product that made it
     }
     largest = lanes_max<GROUP / 8>(largest);
     sum = lanes_sum<GROUP / 8>(sum);

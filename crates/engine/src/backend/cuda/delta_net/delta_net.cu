@@ -8,7 +8,8 @@
 //
 // No dynamic shared memory. Any rows run conv_gates, delta_step, gated_norm in turn. Where no
 // sequence has more than one row and VALUE_DIM is a multiple of GROUP, delta_decode does the same
-// alone, with the same bits.
+// alone, with the same bits: what could be fused into a multiply-add in one kernel and not in the
+// other is written out.
 //
 // Dimensions beside the prelude's: CONV_CHANNELS = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS *
 // VALUE_DIM, and the columns of in_proj's output: COLUMN_QKV, COLUMN_Z (multiples of 4), COLUMN_B,
@@ -63,7 +64,7 @@ DEVICE Taps load_taps(const float* conv, u32 channel) {
 DEVICE float convolve(const Taps& taps, const float* raw) {
     float sum = 0.0f;
     #pragma unroll
-    for (int i = 0; i < CONV_TAPS; i++) sum += taps.weight[i] * raw[i];
+    for (int i = 0; i < CONV_TAPS; i++) sum = fmaf(taps.weight[i], raw[i], sum);
     return silu(sum);
 }
 
@@ -80,6 +81,15 @@ struct Factors {
 struct Lengths {
     float qq, kk, qk, pad;
 };
+
+DEVICE Lengths warp_lengths(float query, float key) {
+    Lengths sums;
+    sums.qq = lanes_sum(__fmul_rn(query, query));
+    sums.kk = lanes_sum(__fmul_rn(key, key));
+    sums.qk = lanes_sum(__fmul_rn(query, key));
+    sums.pad = 0.0f;
+    return sums;
+}
 
 DEVICE Factors factors_of(const Lengths* parts, float decay, float beta) {
     float qq = 0.0f, kk = 0.0f, qk = 0.0f;
@@ -104,7 +114,7 @@ DEVICE Factors factors_of(const Lengths* parts, float decay, float beta) {
 // exp(-exp(a_log) * softplus(a + dt_bias))
 DEVICE float decay_of(float a, float a_log, float dt_bias) {
     float x = a + dt_bias;
-    float softplus = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+    float softplus = __fadd_rn(fmaxf(x, 0.0f), log1pf(expf(-fabsf(x))));
     return expf(-expf(a_log) * softplus);
 }
 
@@ -164,11 +174,7 @@ KERNEL void __launch_bounds__(HEAD_THREADS) conv_gates(
             qkv[(u64)row * CONV_CHANNELS + channel] = y;
             if (part == 0) query[i] = y;
             if (part == 1) {
-                Lengths sums;
-                sums.qq = lanes_sum(query[i] * query[i]);
-                sums.kk = lanes_sum(y * y);
-                sums.qk = lanes_sum(query[i] * y);
-                sums.pad = 0.0f;
+                Lengths sums = warp_lengths(query[i], y);
                 if (thread % WARP == 0) parts[i][thread / WARP] = sums;
             }
         }
@@ -213,10 +219,10 @@ DEVICE float lane_product(const Keys& a, const Keys& b) {
     float x = 0.0f, y = 0.0f, z = 0.0f, w = 0.0f;
     #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
-        x += a.at[i].x * b.at[i].x;
-        y += a.at[i].y * b.at[i].y;
-        z += a.at[i].z * b.at[i].z;
-        w += a.at[i].w * b.at[i].w;
+        x = fmaf(a.at[i].x, b.at[i].x, x);
+        y = fmaf(a.at[i].y, b.at[i].y, y);
+        z = fmaf(a.at[i].z, b.at[i].z, z);
+        w = fmaf(a.at[i].w, b.at[i].w, w);
     }
     return (x + y) + (z + w);
 }
@@ -229,17 +235,18 @@ DEVICE float2 delta_token(Keys (&state)[2], const Keys& query, const Keys& key, 
     float held1 = lanes_sum<8>(lane_product(state[1], key));
     float read0 = lanes_sum<8>(lane_product(state[0], query));
     float read1 = lanes_sum<8>(lane_product(state[1], query));
-    float write0 = write * (value.x - keep_key * held0);
-    float write1 = write * (value.y - keep_key * held1);
+    float write0 = write * fmaf(-keep_key, held0, value.x);
+    float write1 = write * fmaf(-keep_key, held1, value.y);
     #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
         float4 k = key.at[i], &a = state[0].at[i], &b = state[1].at[i];
-        a.x = keep * a.x + write0 * k.x, b.x = keep * b.x + write1 * k.x;
-        a.y = keep * a.y + write0 * k.y, b.y = keep * b.y + write1 * k.y;
-        a.z = keep * a.z + write0 * k.z, b.z = keep * b.z + write1 * k.z;
-        a.w = keep * a.w + write0 * k.w, b.w = keep * b.w + write1 * k.w;
+        a.x = fmaf(write0, k.x, keep * a.x), b.x = fmaf(write1, k.x, keep * b.x);
+        a.y = fmaf(write0, k.y, keep * a.y), b.y = fmaf(write1, k.y, keep * b.y);
+        a.z = fmaf(write0, k.z, keep * a.z), b.z = fmaf(write1, k.z, keep * b.z);
+        a.w = fmaf(write0, k.w, keep * a.w), b.w = fmaf(write1, k.w, keep * b.w);
     }
-    return make_float2(keep_query * read0 + match * write0, keep_query * read1 + match * write1);
+    return make_float2(fmaf(keep_query, read0, match * write0),
+                       fmaf(keep_query, read1, match * write1));
 }
 
 // A token's inputs in shared memory: q, k, 32 values, factors.
@@ -328,7 +335,7 @@ KERNEL void __launch_bounds__(128) delta_step(
 DEVICE void norm_octet(float (&y)[8], const float (&gain)[8], const float (&gate)[8]) {
     float sum = 0.0f;
     #pragma unroll
-    for (int i = 0; i < 8; i++) sum += y[i] * y[i];
+    for (int i = 0; i < 8; i++) sum = fmaf(y[i], y[i], sum);
     float scale = rsqrtf(lanes_sum<VALUE_DIM / 8>(sum) * (1.0f / VALUE_DIM) + NORM_EPS);
     #pragma unroll
     for (int i = 0; i < 8; i++) y[i] *= scale * gain[i] * gate[i];
@@ -445,11 +452,7 @@ KERNEL void __launch_bounds__(DECODE_THREADS) delta_decode(
             ((float*)inputs[part])[thread] = now[part];
         }
         if (has[0]) {
-            Lengths sums;
-            sums.qq = lanes_sum(now[0] * now[0]);
-            sums.kk = lanes_sum(now[1] * now[1]);
-            sums.qk = lanes_sum(now[0] * now[1]);
-            sums.pad = 0.0f;
+            Lengths sums = warp_lengths(now[0], now[1]);
             if (lane == 0) parts[thread / WARP] = sums;
         }
         if (gating) {
