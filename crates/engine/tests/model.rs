@@ -1,5 +1,5 @@
 //! What every backend promises about sequences, whatever the model: logits are a pure function of
-//! a sequence's tokens, to the bit, and a refused batch changes nothing.
+//! a sequence's tokens, to the bit where the backend says so, and a refused batch changes nothing.
 
 mod common;
 
@@ -9,7 +9,7 @@ use calla_engine::{
     model::Shape,
 };
 use common::{
-    CANDIDATES, alone, assert_bits, feed, greedy,
+    Candidate, alone, assert_bits, candidates, feed, greedy,
     random::{self, Random},
     step,
 };
@@ -18,11 +18,11 @@ use common::{
 const PROMPT_TOKENS: usize = 150;
 
 /// Runs `test` on every backend with every random model.
-fn on_every_backend(test: impl Fn(&mut dyn Backend, &Shape)) {
+fn on_every_backend(test: impl Fn(&Candidate, &mut dyn Backend, &Shape)) {
     for (model, shape, weights) in random::models() {
-        for candidate in CANDIDATES {
+        for candidate in candidates() {
             println!("{} with the {model} model", candidate.name);
-            test(&mut *candidate.backend(&shape, &weights), &shape);
+            test(&candidate, &mut *candidate.backend(&shape, &weights), &shape);
         }
     }
 }
@@ -33,39 +33,39 @@ fn prompt(shape: &Shape, seed: u64, len: usize) -> Vec<u32> {
 
 #[test]
 fn any_chunking_gives_the_same_bits() {
-    on_every_backend(|backend, shape| {
+    on_every_backend(|candidate, backend, shape| {
         let tokens = prompt(shape, 1, PROMPT_TOKENS);
         let expected = alone(backend, &tokens);
         for chunk in [1, 7, 64] {
             let sequence = backend.open(tokens.len()).unwrap();
             let logits = feed(backend, sequence, &tokens, chunk);
-            assert_bits(&format!("chunks of {chunk}"), &logits, &expected);
+            candidate.assert_same(&format!("chunks of {chunk}"), &logits, &expected);
         }
     });
 }
 
 #[test]
 fn one_repeated_token_gives_the_same_bits_in_any_chunking() {
-    on_every_backend(|backend, _| {
+    on_every_backend(|candidate, backend, _| {
         let tokens = [5; PROMPT_TOKENS];
         let expected = alone(backend, &tokens);
         for chunk in [1, 64] {
             let sequence = backend.open(tokens.len()).unwrap();
             let logits = feed(backend, sequence, &tokens, chunk);
-            assert_bits(&format!("chunks of {chunk}"), &logits, &expected);
+            candidate.assert_same(&format!("chunks of {chunk}"), &logits, &expected);
         }
     });
 }
 
 #[test]
 fn only_wanted_rows_come_back() {
-    on_every_backend(|backend, shape| {
+    on_every_backend(|candidate, backend, shape| {
         let tokens = prompt(shape, 2, 40);
         let all = alone(backend, &tokens);
         let sequence = backend.open(tokens.len()).unwrap();
         assert!(step(backend, sequence, &tokens[..30], Wants::Nothing).is_empty());
         let last = step(backend, sequence, &tokens[30..], Wants::Last);
-        assert_bits("the last row", &last, &all[39 * shape.vocab..]);
+        candidate.assert_same("the last row", &last, &all[39 * shape.vocab..]);
     });
 }
 
@@ -74,7 +74,7 @@ fn setting_up_differently_gives_the_same_bits() {
     for (model, shape, weights) in random::models() {
         let tokens = prompt(&shape, 3, PROMPT_TOKENS);
         let mut first_of_its_kind: Vec<(&str, Vec<f32>)> = Vec::new();
-        for candidate in CANDIDATES {
+        for candidate in candidates() {
             let logits = alone(&mut *candidate.backend(&shape, &weights), &tokens);
             match first_of_its_kind.iter().find(|(bits, _)| *bits == candidate.bits) {
                 Some((_, expected)) => {
@@ -92,7 +92,7 @@ fn setting_up_differently_gives_the_same_bits() {
 
 #[test]
 fn batch_mates_change_no_bit() {
-    on_every_backend(|backend, shape| {
+    on_every_backend(|candidate, backend, shape| {
         let prompts = [prompt(shape, 4, 90), prompt(shape, 5, 33), prompt(shape, 6, 1)];
         let expected: Vec<Vec<f32>> = prompts.iter().map(|tokens| alone(backend, tokens)).collect();
         let sequences: Vec<SequenceId> =
@@ -127,14 +127,14 @@ fn batch_mates_change_no_bit() {
             assert_eq!(at, logits.values().len());
         }
         for (found, expected) in found.iter().zip(&expected) {
-            assert_bits("beside others", found, expected);
+            candidate.assert_same("beside others", found, expected);
         }
     });
 }
 
 #[test]
 fn greedy_tokens_are_a_function_of_the_prompt() {
-    on_every_backend(|backend, shape| {
+    on_every_backend(|candidate, backend, shape| {
         let tokens = prompt(shape, 7, 70);
         let start = |backend: &mut dyn Backend| backend.open(100).unwrap();
         let whole = start(backend);
@@ -176,7 +176,7 @@ fn decode(
 
 #[test]
 fn forks_part_without_touching_each_other() {
-    on_every_backend(|backend, shape| {
+    on_every_backend(|candidate, backend, shape| {
         let (trunk, left, right) =
             (prompt(shape, 8, 75), prompt(shape, 9, 40), prompt(shape, 10, 30));
         let joined = |branch: &[u32]| [&trunk, branch].concat();
@@ -196,8 +196,8 @@ fn forks_part_without_touching_each_other() {
                 found_right.extend(step(backend, b, &right[at..=at], Wants::All));
             }
         }
-        assert_bits("the original", &found_left, &expected_left);
-        assert_bits("the fork", &found_right, &expected_right);
+        candidate.assert_same("the original", &found_left, &expected_left);
+        candidate.assert_same("the fork", &found_right, &expected_right);
 
         let c = backend.fork(b).unwrap();
         backend.close(b).unwrap();
@@ -206,13 +206,13 @@ fn forks_part_without_touching_each_other() {
         let found = feed(backend, c, &left, 7);
         let expected = alone(backend, &whole);
         let from = (whole.len() - left.len()) * shape.vocab;
-        assert_bits("a fork that outlives its origin", &found, &expected[from..]);
+        candidate.assert_same("a fork that outlives its origin", &found, &expected[from..]);
     });
 }
 
 #[test]
 fn snapshots_stay_as_they_were_taken() {
-    on_every_backend(|backend, shape| {
+    on_every_backend(|candidate, backend, shape| {
         let (trunk, branch) = (prompt(shape, 11, 66), prompt(shape, 12, 20));
         let whole = [&trunk[..], &branch].concat();
         let expected = alone(backend, &whole)[trunk.len() * shape.vocab..].to_vec();
@@ -221,18 +221,18 @@ fn snapshots_stay_as_they_were_taken() {
         step(backend, sequence, &trunk, Wants::Nothing);
         let snapshot = backend.snapshot(sequence).unwrap();
         let found = feed(backend, sequence, &branch, 3);
-        assert_bits("the original", &found, &expected);
+        candidate.assert_same("the original", &found, &expected);
         backend.close(sequence).unwrap();
 
         for chunk in [20, 1] {
             let restored = backend.restore(snapshot).unwrap();
             assert_eq!(backend.len(restored).unwrap(), trunk.len());
-            assert_bits("restored", &feed(backend, restored, &branch, chunk), &expected);
+            candidate.assert_same("restored", &feed(backend, restored, &branch, chunk), &expected);
         }
 
         let restored = backend.restore(snapshot).unwrap();
         backend.release(snapshot).unwrap();
-        assert_bits("after the release", &feed(backend, restored, &branch, 7), &expected);
+        candidate.assert_same("after the release", &feed(backend, restored, &branch, 7), &expected);
         assert!(
             matches!(backend.restore(snapshot), Err(Error::UnknownSnapshot(id)) if id == snapshot)
         );
@@ -244,7 +244,7 @@ fn snapshots_stay_as_they_were_taken() {
 
 #[test]
 fn an_empty_sequence_can_be_copied() {
-    on_every_backend(|backend, shape| {
+    on_every_backend(|candidate, backend, shape| {
         let tokens = prompt(shape, 13, 10);
         let expected = alone(backend, &tokens);
         let empty = backend.open(10).unwrap();
@@ -252,14 +252,14 @@ fn an_empty_sequence_can_be_copied() {
         let fork = backend.fork(empty).unwrap();
         let restored = backend.restore(snapshot).unwrap();
         for sequence in [empty, fork, restored] {
-            assert_bits("from empty", &feed(backend, sequence, &tokens, 10), &expected);
+            candidate.assert_same("from empty", &feed(backend, sequence, &tokens, 10), &expected);
         }
     });
 }
 
 #[test]
 fn memory_of_closed_sequences_comes_back_clean() {
-    on_every_backend(|backend, shape| {
+    on_every_backend(|candidate, backend, shape| {
         let tokens = prompt(shape, 14, 80);
         let expected = alone(backend, &tokens);
         let mut seen = Vec::new();
@@ -269,7 +269,7 @@ fn memory_of_closed_sequences_comes_back_clean() {
             backend.close(dirty).unwrap();
             let clean = backend.open(80).unwrap();
             assert_eq!(backend.len(clean).unwrap(), 0);
-            assert_bits("after a close", &feed(backend, clean, &tokens, 80), &expected);
+            candidate.assert_same("after a close", &feed(backend, clean, &tokens, 80), &expected);
             backend.close(clean).unwrap();
             seen.extend([dirty, clean]);
         }
@@ -280,7 +280,7 @@ fn memory_of_closed_sequences_comes_back_clean() {
 
 #[test]
 fn unknown_sequences_are_refused() {
-    on_every_backend(|backend, _| {
+    on_every_backend(|candidate, backend, _| {
         let closed = backend.open(10).unwrap();
         backend.close(closed).unwrap();
         for id in [closed, SequenceId(u64::MAX)] {
@@ -302,7 +302,7 @@ fn unknown_sequences_are_refused() {
 
 #[test]
 fn a_refused_batch_changes_nothing() {
-    on_every_backend(|backend, shape| {
+    on_every_backend(|candidate, backend, shape| {
         let tokens = prompt(shape, 15, 30);
         let expected = alone(backend, &tokens)[20 * shape.vocab..].to_vec();
         let (good, full) = (backend.open(30).unwrap(), backend.open(12).unwrap());
@@ -339,13 +339,13 @@ fn a_refused_batch_changes_nothing() {
         assert_eq!(backend.len(full).unwrap(), 10);
         assert_eq!(backend.len(roomy).unwrap(), 0);
         let found = feed(backend, good, &tokens[20..], 10);
-        assert_bits("after the refused batches", &found, &expected);
+        candidate.assert_same("after the refused batches", &found, &expected);
     });
 }
 
 #[test]
 fn a_sequence_takes_exactly_its_context() {
-    on_every_backend(|backend, shape| {
+    on_every_backend(|candidate, backend, shape| {
         let sequence = backend.open(5).unwrap();
         step(backend, sequence, &[1, 2, 3, 4, 5], Wants::Last);
         let copies = [sequence, backend.fork(sequence).unwrap()];
@@ -362,7 +362,7 @@ fn a_sequence_takes_exactly_its_context() {
 
 #[test]
 fn a_batch_without_rows_is_no_work() {
-    on_every_backend(|backend, _| {
+    on_every_backend(|candidate, backend, _| {
         let mut logits = Logits::new();
         backend.forward(&Batch { rows: &[] }, &mut logits).unwrap();
         assert_eq!(logits.rows(), 0);
@@ -371,7 +371,7 @@ fn a_batch_without_rows_is_no_work() {
 
 #[test]
 fn predicted_memory_grows_with_the_context_only() {
-    on_every_backend(|backend, _| {
+    on_every_backend(|candidate, backend, _| {
         let [empty, short, long] = [0, 500, 1000].map(|tokens| backend.bytes_for(tokens));
         assert!(empty.state > 0);
         assert_eq!((empty.state, empty.state), (short.state, long.state));

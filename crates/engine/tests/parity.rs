@@ -9,7 +9,7 @@ use calla_engine::{
     Error,
     checkpoint::{Checkpoint, Source, Tensors},
 };
-use common::{CANDIDATES, feed, relative_error};
+use common::{candidates, feed, relative_error};
 
 /// What the oracle says: the token ids and the logits after each of them.
 struct Golden {
@@ -34,7 +34,7 @@ fn compare(chunk: impl Fn(usize) -> usize) {
             Checkpoint::open(&Source::folder(&folder)).expect("a good checkpoint opens");
         for path in golden_files(&folder) {
             let golden = read(&path, checkpoint.shape.vocab);
-            for candidate in CANDIDATES {
+            for candidate in candidates() {
                 let backend = (candidate.start)(&checkpoint.shape, &checkpoint.weights);
                 if candidate.refuses.iter().any(|name| folder.ends_with(name)) {
                     assert!(matches!(backend, Err(Error::BackendUnavailable { .. })));

@@ -3,10 +3,17 @@
 
 pub mod random;
 
+use std::sync::Arc;
+
 use calla_engine::{
     Error,
     backend::{
-        Backend, BackendOptions, Batch, Logits, Precision, Row, SequenceId, Wants, cpu::Cpu,
+        Backend, BackendOptions, Batch, Logits, Precision, Row, SequenceId, Wants,
+        cpu::Cpu,
+        cuda::{
+            Cuda,
+            device::{Device, driver::Driver},
+        },
         reference::Reference,
     },
     model::{Shape, Weights},
@@ -16,11 +23,15 @@ use calla_engine::{
 type Start = fn(&Shape, &Weights) -> Result<Box<dyn Backend>, Error>;
 
 /// A backend, in one way of setting it up, that must pass the whole suite.
+#[derive(Clone, Copy)]
 pub struct Candidate {
     /// For messages.
     pub name: &'static str,
     /// Candidates with the same word here must give the same bits.
     pub bits: &'static str,
+    /// How far logits may differ where the same tokens take another way through the backend: in
+    /// other chunks, or beside others. 0 asks for the same bits.
+    pub way_tolerance: f64,
     /// How far logits may be from mlx-lm's in float32: norm of the difference over norm.
     pub oracle_tolerance: f64,
     /// Checkpoints of `data/tiny` whose dimensions it does not take: it must say so.
@@ -33,13 +44,34 @@ impl Candidate {
     pub fn backend(&self, shape: &Shape, weights: &Weights) -> Box<dyn Backend> {
         (self.start)(shape, weights).expect("the suite's models suit every backend")
     }
+
+    /// Fails unless both are as alike as the backend promises for the same tokens.
+    #[track_caller]
+    pub fn assert_same(&self, what: &str, ours: &[f32], expected: &[f32]) {
+        if self.way_tolerance == 0.0 {
+            return assert_bits(what, ours, expected);
+        }
+        assert!(expected.iter().all(|value| value.is_finite()), "{what}: not finite");
+        let error = relative_error(ours, expected);
+        assert!(error <= self.way_tolerance, "{what}: off by {error:.2e}");
+    }
 }
 
-/// Every backend under test; one line adds one.
-pub const CANDIDATES: &[Candidate] = &[
+/// Every backend under test, and with `CALLA_TEST_CUDA` set this machine's GPU, which must be there.
+pub fn candidates() -> Vec<Candidate> {
+    let mut all = Vec::from(CANDIDATES);
+    if std::env::var_os("CALLA_TEST_CUDA").is_some() {
+        all.extend_from_slice(CUDA_HERE);
+    }
+    all
+}
+
+/// What any machine can run; one line adds one.
+const CANDIDATES: &[Candidate] = &[
     Candidate {
         name: "reference",
         bits: "reference",
+        way_tolerance: 0.0,
         oracle_tolerance: 1e-4,
         refuses: &[],
         start: |shape, weights| Ok(Box::new(Reference::new(shape.clone(), weights.clone()))),
@@ -47,6 +79,7 @@ pub const CANDIDATES: &[Candidate] = &[
     Candidate {
         name: "cpu exact, 1 thread",
         bits: "cpu exact",
+        way_tolerance: 0.0,
         oracle_tolerance: 1e-5,
         refuses: CPU_REFUSES,
         start: |shape, weights| cpu(shape, weights, Precision::Exact, 1),
@@ -54,6 +87,7 @@ pub const CANDIDATES: &[Candidate] = &[
     Candidate {
         name: "cpu exact, 3 threads",
         bits: "cpu exact",
+        way_tolerance: 0.0,
         oracle_tolerance: 1e-5,
         refuses: CPU_REFUSES,
         start: |shape, weights| cpu(shape, weights, Precision::Exact, 3),
@@ -61,6 +95,7 @@ pub const CANDIDATES: &[Candidate] = &[
     Candidate {
         name: "cpu, 1 thread",
         bits: "cpu",
+        way_tolerance: 0.0,
         oracle_tolerance: 1e-3,
         refuses: CPU_REFUSES,
         start: |shape, weights| cpu(shape, weights, Precision::Default, 1),
@@ -68,6 +103,7 @@ pub const CANDIDATES: &[Candidate] = &[
     Candidate {
         name: "cpu, 2 threads",
         bits: "cpu",
+        way_tolerance: 0.0,
         oracle_tolerance: 1e-3,
         refuses: CPU_REFUSES,
         start: |shape, weights| cpu(shape, weights, Precision::Default, 2),
@@ -75,11 +111,45 @@ pub const CANDIDATES: &[Candidate] = &[
     Candidate {
         name: "cpu, 3 threads",
         bits: "cpu",
+        way_tolerance: 0.0,
         oracle_tolerance: 1e-3,
         refuses: CPU_REFUSES,
         start: |shape, weights| cpu(shape, weights, Precision::Default, 3),
     },
 ];
+
+/// Rounding of activations to half precision, which differs with the order of sums before it.
+const CUDA_WAYS: f64 = 1e-3;
+
+/// The GPU.
+const CUDA_HERE: &[Candidate] = &[
+    Candidate {
+        name: "cuda exact",
+        bits: "cuda exact",
+        way_tolerance: 1e-5,
+        oracle_tolerance: 1e-4,
+        refuses: CPU_REFUSES,
+        start: |shape, weights| cuda(Arc::new(Driver::open()?), shape, weights, Precision::Exact),
+    },
+    Candidate {
+        name: "cuda",
+        bits: "cuda",
+        way_tolerance: CUDA_WAYS,
+        oracle_tolerance: 2e-3,
+        refuses: CPU_REFUSES,
+        start: |shape, weights| cuda(Arc::new(Driver::open()?), shape, weights, Precision::Default),
+    },
+];
+
+fn cuda(
+    device: Arc<dyn Device>,
+    shape: &Shape,
+    weights: &Weights,
+    precision: Precision,
+) -> Result<Box<dyn Backend>, Error> {
+    let options = BackendOptions { precision, threads: None };
+    Ok(Box::new(Cuda::on(device, shape.clone(), weights, &options)?))
+}
 
 fn cpu(
     shape: &Shape,
