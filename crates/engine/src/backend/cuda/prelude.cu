@@ -102,6 +102,11 @@ DEVICE void copy_async(void* shared, const void* global, bool valid = true) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"(address), "l"(global), "r"(bytes) : "memory");
 }
+// The same for 8 bytes.
+DEVICE void copy_async_8(void* shared, const void* global) {
+    u32 address = (u32)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" :: "r"(address), "l"(global) : "memory");
+}
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most PENDING of this thread's committed groups are under way.
 template <int PENDING>
@@ -112,6 +117,12 @@ DEVICE uint4 load_once(const uint4* p) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+DEVICE uint2 load_once(const uint2* p) {
+    uint2 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
     return v;
 }
 

@@ -228,7 +228,7 @@ struct Warp {
 
 struct Copy {
     u8* to;
-    u32 group;
+    u32 group, size;
     u8 bytes[16];
 };
 
@@ -796,14 +796,15 @@ static inline bool in_shared(const void* at, size_t bytes) {
     return within(block->dynamic, block->dynamic_bytes) || within(block->fixed, block->fixed_bytes);
 }
 
-static inline void need_shared(const char* who, const void* at, Place place) {
-    if (!in_shared(at, 16) || size_t(at) % 16)
-        fail(text("%s at %s: %p is no 16-byte aligned place in shared memory", who,
-                  text(place).c_str(), at));
+static inline void need_shared(const char* who, const void* at, Place place, u32 bytes = 16) {
+    if (!in_shared(at, bytes) || size_t(at) % bytes)
+        fail(text("%s at %s: %p is no %u-byte aligned place in shared memory", who,
+                  text(place).c_str(), at, bytes));
 }
-static inline void need_aligned(const char* who, const void* at, Place place) {
-    if (size_t(at) % 16)
-        fail(text("%s at %s: the address %p is not 16-byte aligned", who, text(place).c_str(), at));
+static inline void need_aligned(const char* who, const void* at, Place place, u32 bytes = 16) {
+    if (size_t(at) % bytes)
+        fail(text("%s at %s: the address %p is not %u-byte aligned", who, text(place).c_str(), at,
+                  bytes));
 }
 
 } // namespace emulator
@@ -1185,14 +1186,24 @@ static inline void load_matrices(u32 (&d)[4], const void* row, EMULATOR_HERE) {
 }
 
 // The target is lost at once, and has the copy after copy_wait: on a card it changes in between.
-static inline void copy_async(void* shared, const void* global, bool valid = true, EMULATOR_HERE) {
-    emulator::need_shared("copy_async", shared, place);
-    emulator::need_aligned("copy_async", global, place);
-    emulator::Thread* thread = emulator::self();
-    emulator::Copy copy = {(u8*)shared, thread->committed, {}};
-    if (valid) memcpy(copy.bytes, global, 16);
+namespace emulator {
+static inline void start_copy(const char* who, void* shared, const void* global, u32 size, bool valid,
+                              Place place) {
+    need_shared(who, shared, place, size);
+    need_aligned(who, global, place, size);
+    Thread* thread = self();
+    Copy copy = {(u8*)shared, thread->committed, size, {}};
+    if (valid) memcpy(copy.bytes, global, size);
     thread->copies->push_back(copy);
-    emulator::poison(shared, 16);
+    poison(shared, size);
+}
+} // namespace emulator
+
+static inline void copy_async(void* shared, const void* global, bool valid = true, EMULATOR_HERE) {
+    emulator::start_copy("copy_async", shared, global, 16, valid, place);
+}
+static inline void copy_async_8(void* shared, const void* global, EMULATOR_HERE) {
+    emulator::start_copy("copy_async_8", shared, global, 8, true, place);
 }
 static inline void copy_commit() { emulator::self()->committed++; }
 template <int PENDING>
@@ -1202,7 +1213,7 @@ static inline void copy_wait() {
     size_t kept = 0;
     for (const emulator::Copy& copy : copies) {
         if (copy.group + PENDING < thread->committed)
-            memcpy(copy.to, copy.bytes, 16);
+            memcpy(copy.to, copy.bytes, copy.size);
         else
             copies[kept++] = copy;
     }
@@ -1211,6 +1222,11 @@ static inline void copy_wait() {
 
 static inline uint4 load_once(const uint4* p, EMULATOR_HERE) {
     emulator::need_aligned("load_once", p, place);
+    return *p;
+}
+
+static inline uint2 load_once(const uint2* p, EMULATOR_HERE) {
+    emulator::need_aligned("load_once", p, place, 8);
     return *p;
 }
 

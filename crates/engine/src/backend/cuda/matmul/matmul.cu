@@ -1,0 +1,810 @@
+// Products with quantised matrices: the repacked form of a matrix, linear layers, and SwiGLU pairs.
+//
+// ---- kernels, and how to launch them (1-dimensional blocks; "tiles" are 16 outputs) ------------
+//
+// repack_words, repack_affine: once, at load.
+//     grid ceil(n / 256), block 256, n = uint4s of `words` / u32s of `affine` that are written:
+//       words:  ceil(outputs / 16) * (inputs / 64) * 32 * (bits / 4)
+//       affine: ceil(outputs / 16) * (inputs / GROUP) * 16
+//
+// LINEAR_FEW(name, INPUTS, BITS, TOKENS, WARPS, TILES): reads the matrix once for TOKENS rows.
+//     grid (ceil(ceil(outputs / 16) / TILES), ceil(rows / TOKENS)), block 32 * WARPS, dynamic shared 0
+//     TOKENS 1, 8, 16 or 32; WARPS 1 to 16, they share the inputs: best INPUTS / 256; TILES 1 or 2 (or 4);
+//     WARPS * TILES * TOKENS <= 512. The order of sums depends on WARPS alone.
+//
+// LINEAR_MANY(name, INPUTS, BITS, ROWS, WARPS): matrix products, ROWS rows and 32 * WARPS outputs a block.
+//     grid (ceil(outputs / (32 * WARPS)), ceil(rows / ROWS)), block 32 * WARPS,
+//     dynamic shared MANY_BYTES(BITS, ROWS, WARPS) (above 48 KB for 64 rows and 8 warps, or 128 rows:
+//     the attribute must be raised)
+//     ROWS 8, 16, 32, 64 or 128; WARPS 4 or 8.
+//
+// SWIGLU_FEW(name, INPUTS, BITS, TOKENS, SPLIT): silu(gate·x) * (up·x), as the next product's input.
+//     grid (width / 64, ceil(rows / TOKENS)), block 128 * SPLIT, dynamic shared 0; SPLIT * TOKENS <= 64
+//
+// SWIGLU_MANY(name, INPUTS, BITS, ROWS, WARPS):
+//     grid (width / (16 * WARPS), ceil(rows / ROWS)), block 32 * WARPS, dynamic shared MANY_BYTES;
+//     WARPS 4, or 8 when width is a multiple of 128
+//
+// ---- a repacked matrix -------------------------------------------------------------------------
+//
+// 16 outputs by 64 inputs make a tile; a matrix is [outputs / 16, rounded up][inputs / 64] tiles, so
+// that what a warp reads at a time is one run of memory. In a tile every lane has for itself what the
+// matrix units want from it (prelude.cu, mma_f16), with g = lane / 4 and t = lane % 4:
+//
+//   4 bits: 512 bytes. Lane's uint4: inputs 8t..8t+8 of outputs g, g+8, then 32+8t.. of g, g+8.
+//     A word holds elements 0 to 7 as MLX does, rotated left by 2: elements 0 and 4 stand at bits 2
+//     of the two halves, 1 and 5 at bits 6, and rotating right by 8 brings 2, 6 and 3, 7 there. These
+//     places lie inside a half's mantissa: with an exponent put before them they are 256 + q and
+//     16 + q, at one instruction for two weights.
+//   8 bits: 1,024 bytes. Two uint4 a lane, 32 lanes apart: inputs 8t.. of g, g+8 (elements 0, 4, 1, 5),
+//     the same (elements 2, 6, 3, 7), then 32+8t... A byte becomes 1024 + q.
+//
+// Elements i and i + 4 make a pair because Activations keep them side by side: a lane's 16 bytes of
+// activations serve two steps of 16 inputs.
+//
+// Weights stay whole numbers up to the accumulator; scale and bias come in after each GROUP inputs:
+//   total += products * (weight scale * activation scale) + weight bias * sum of activations
+
+struct Matrix {
+    const uint4* words;  // tiles
+    const u32* affine;   // [outputs / 16][inputs / GROUP][16] bf16 scale low, bias high; outputs 0, 8, 1, 9..
+};
+
+#define TILE 64                     // inputs of a tile
+#define TILE_GROUPS (TILE / GROUP)  // 1 or 2
+#define GROUP_STEPS (GROUP / 16)    // steps of the matrix units for one scale
+
+// ---- repacking ---------------------------------------------------------------------------------
+
+KERNEL void repack_words(
+    const u32* weight, // [outputs, inputs * bits / 32] as in the checkpoint
+    u32 outputs, u32 inputs, u32 bits,
+    uint4* words) {    // [outputs / 16, inputs / 64] tiles
+    wait_for_inputs();
+    u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    u32 lane = i % WARP, run = bits == 8 ? i / WARP % 2 : 0;
+    u64 tile = i / (bits * 8);
+    u32 steps = inputs / TILE, row_words = inputs * bits / 32;
+    u32 step = tile % steps, output = tile / steps * 16 + lane / 4;
+    if (tile / steps >= (outputs + 15) / 16) return;
+
+    u32 out[2][2]; // [half of the uint4][output, output + 8]
+    for (u32 half = 0; half < 2; half++)
+        for (u32 upper = 0; upper < 2; upper++) {
+            u32 row = output + upper * 8, value = 0;
+            if (row < outputs) {
+                const u32* from = weight + (u64)row * row_words + step * (TILE * bits / 32);
+                if (bits == 4) {
+                    u32 word = from[half * 4 + lane % 4];
+                    value = word << 2 | word >> 30;
+                } else {
+                    from += run * 8 + lane % 4 * 2;
+                    value = pick_bytes(from[0], from[1], half == 0 ? 0x5140 : 0x7362);
+                }
+            }
+            out[half][upper] = value;
+        }
+    words[i] = make_uint4(out[0][0], out[0][1], out[1][0], out[1][1]);
+}
+
+KERNEL void repack_affine(
+    const u16* scales, // [outputs, inputs / group] bf16
+    const u16* biases, // [outputs, inputs / group] bf16
+    u32 outputs, u32 inputs, u32 group,
+    u32* affine) {     // [outputs / 16, inputs / GROUP, 16]
+    wait_for_inputs();
+    u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    u32 groups = inputs / GROUP;
+    u32 place = i % 16, run = i / 16 % groups;
+    u64 tile_row = i / 16 / groups;
+    if (tile_row >= (outputs + 15) / 16) return;
+    u32 output = tile_row * 16 + place / 2 + place % 2 * 8;
+    u64 at = (u64)output * (inputs / group) + run * GROUP / group;
+    affine[i] = output < outputs ? scales[at] | (u32)biases[at] << 16 : 0;
+}
+
+// ---- a tile in registers -----------------------------------------------------------------------
+
+template <int BITS>
+struct Tile {
+    uint4 words[BITS / 4];
+    uint2 affine[TILE_GROUPS]; // outputs g and g + 8
+};
+
+template <int INPUTS, int BITS>
+DEVICE const uint4* tile_words(Matrix w, u32 tile_row, int step) {
+    return w.words + ((u64)tile_row * (INPUTS / TILE) + step) * (WARP * (BITS / 4));
+}
+template <int INPUTS>
+DEVICE const uint2* tile_affine(Matrix w, u32 tile_row, int step) {
+    return (const uint2*)w.affine + ((u64)tile_row * (INPUTS / TILE) + step) * (8 * TILE_GROUPS);
+}
+
+// Half pairs of one step of 16 inputs, as mma_f16 takes them. With OFFSET the weights keep what the
+// conversion added: 256 and 16 (4 bits) or 1024 (8 bits).
+template <int BITS, bool OFFSET>
+DEVICE void fragment(u32 (&a)[4], const Tile<BITS>& tile, int step) {
+    if (BITS == 4) {
+        u32 low = step < 2 ? tile.words[0].x : tile.words[0].z;
+        u32 high = step < 2 ? tile.words[0].y : tile.words[0].w;
+        if (step % 2 == 1) {
+            low = pick_bytes(low, low, 0x0321);
+            high = pick_bytes(high, high, 0x0321);
+        }
+        a[0] = and_or<0x003c003c, 0x5c005c00>(low);
+        a[1] = and_or<0x003c003c, 0x5c005c00>(high);
+        a[2] = and_or<0x03c003c0, 0x4c004c00>(low);
+        a[3] = and_or<0x03c003c0, 0x4c004c00>(high);
+        if (!OFFSET) {
+            a[0] = half2_sub(a[0], 0x5c005c00);
+            a[1] = half2_sub(a[1], 0x5c005c00);
+            a[2] = half2_sub(a[2], 0x4c004c00);
+            a[3] = half2_sub(a[3], 0x4c004c00);
+        }
+    } else {
+        const uint4& words = tile.words[step / 2 % (BITS / 4)];
+        u32 low = step % 2 == 0 ? words.x : words.z;
+        u32 high = step % 2 == 0 ? words.y : words.w;
+        a[0] = pick_bytes(low, 0x64646464, 0x4140);
+        a[1] = pick_bytes(high, 0x64646464, 0x4140);
+        a[2] = pick_bytes(low, 0x64646464, 0x4342);
+        a[3] = pick_bytes(high, 0x64646464, 0x4342);
+        if (!OFFSET)
+            #pragma unroll
+            for (int i = 0; i < 4; i++) a[i] = half2_sub(a[i], 0x64006400);
+    }
+}
+
+DEVICE void mma_step(float (&d)[4], const u32 (&a)[4], const uint4& b, int step) {
+    if (step % 2 == 0) mma_f16(d, a[0], a[1], a[2], a[3], b.x, b.y);
+    else mma_f16(d, a[0], a[1], a[2], a[3], b.z, b.w);
+}
+
+// Takes back what OFFSET left in the weights: d = -(offsets · b).
+template <int BITS>
+DEVICE void mma_offset(float (&d)[4], const uint4& b, int step) {
+    const u32 upper = BITS == 4 ? 0xdc00dc00 : 0xe400e400; // -256, -1024
+    const u32 lower = BITS == 4 ? 0xcc00cc00 : 0xe400e400; // -16, -1024
+    u32 a[4] = {upper, upper, lower, lower};
+    mma_step(d, a, b, step);
+}
+
+DEVICE float affine_scale(u32 affine) { return __uint_as_float(affine << 16); }
+DEVICE float affine_bias(u32 affine) { return __uint_as_float(affine & 0xffff0000); }
+
+// A group's products come into the totals. `x` is (scale, sum) of the activations.
+DEVICE void add_group(float& total, float products, u32 affine, float2 x) {
+    total = fmaf(products, affine_scale(affine) * x.x, fmaf(affine_bias(affine), x.y, total));
+}
+
+// ---- few rows: the matrix is read once, and nothing else counts --------------------------------
+//
+// The warps of a block split the inputs of the same outputs. A warp asks for its tiles before the
+// activations exist, and holds as many as registers allow.
+
+template <int INPUTS_, int BITS_, int TOKENS_, int TILES_, int SPLIT_>
+struct FewRows {
+    static constexpr int INPUTS = INPUTS_, BITS = BITS_, TOKENS = TOKENS_, TILES = TILES_;
+    static constexpr int STEPS = INPUTS / TILE;
+    static constexpr int SHARE = (STEPS + SPLIT_ - 1) / SPLIT_; // steps of a warp, at most
+    static constexpr bool EVEN = STEPS % SPLIT_ == 0;           // exactly
+    static constexpr int FLIGHT = (BITS == 4 ? 8 : 4) / TILES;  // steps that are under way
+    static constexpr int DEPTH = FLIGHT < 1 ? 1 : FLIGHT < SHARE ? FLIGHT : SHARE;
+    static constexpr int BLOCKS = (TOKENS + 7) / 8;             // of columns of the matrix units
+    static constexpr int COLUMNS = TOKENS == 1 ? 1 : 2;         // of them in a lane that count
+    // The offset costs matrix steps for a block of columns instead of subtractions for a tile, and
+    // rounds sums at 2^-24 of some ten times their size: for the default mode.
+    static constexpr bool OFFSET = PIECES == 1;
+
+    Tile<BITS> tile[DEPTH][TILES];
+    const uint4* words[TILES];
+    const uint2* affine[TILES];
+    int first, count; // steps of this warp
+    float total[TILES][BLOCKS][2 * COLUMNS]; // (g, 2t), [(g, 2t+1),] (g+8, 2t)[, (g+8, 2t+1)]
+};
+
+template <class F>
+DEVICE void few_load(F& f, int slot, int step) {
+    #pragma unroll
+    for (int o = 0; o < F::TILES; o++) {
+        #pragma unroll
+        for (int i = 0; i < F::BITS / 4; i++)
+            f.tile[slot][o].words[i] = load_once(f.words[o] + (step * (F::BITS / 4) + i) * WARP);
+        #pragma unroll
+        for (int q = 0; q < TILE_GROUPS; q++)
+            f.tile[slot][o].affine[q] = load_once(f.affine[o] + (step * TILE_GROUPS + q) * 8);
+    }
+}
+
+// Where the warp with this share of the inputs works.
+template <class F>
+DEVICE void few_share(F& f, int share) {
+    f.first = share * F::SHARE;
+    f.count = F::EVEN ? F::SHARE : min(F::SHARE, F::STEPS - f.first);
+}
+
+template <class F>
+DEVICE void few_tile_row(F& f, int o, Matrix w, u32 tile_row) {
+    int lane = threadIdx.x % WARP;
+    f.words[o] = tile_words<F::INPUTS, F::BITS>(w, tile_row, f.first) + lane;
+    f.affine[o] = tile_affine<F::INPUTS>(w, tile_row, f.first) + lane / 4;
+}
+
+// Asks for the first weights.
+template <class F>
+DEVICE void few_start(F& f) {
+    #pragma unroll
+    for (int d = 0; d < F::DEPTH; d++)
+        if (F::EVEN || d < f.count) few_load(f, d, d);
+}
+
+// Activations of up to TOKENS rows, as one lane reads them. Rows that are not there repeat the last.
+template <int BLOCKS, int COLUMNS>
+struct FewInputs {
+    const uint4* halves;
+    const float2* groups;
+    u64 piece; // uint4s to the second piece
+    u32 halves_at[BLOCKS];
+    u32 groups_at[BLOCKS][COLUMNS];
+};
+
+template <class F>
+DEVICE FewInputs<F::BLOCKS, F::COLUMNS> few_inputs(const F& f, Activations x, u32 first_row, u32 rows) {
+    FewInputs<F::BLOCKS, F::COLUMNS> in;
+    int lane = threadIdx.x % WARP;
+    in.halves = (const uint4*)x.halves;
+    in.groups = x.groups;
+    in.piece = (u64)x.rows * (F::INPUTS / 8);
+    #pragma unroll
+    for (int n = 0; n < F::BLOCKS; n++) {
+        u32 row = F::TOKENS == 1 ? first_row : min(first_row + n * 8 + lane / 4, rows - 1);
+        in.halves_at[n] = row * (F::INPUTS / 8) + f.first * (TILE / 8) + lane % 4;
+        #pragma unroll
+        for (int c = 0; c < F::COLUMNS; c++) {
+            row = F::TOKENS == 1 ? first_row : min(first_row + n * 8 + lane % 4 * 2 + c, rows - 1);
+            in.groups_at[n][c] = row * (F::INPUTS / GROUP) + f.first * TILE_GROUPS;
+        }
+    }
+    return in;
+}
+
+// One step: TILES tiles times the activations of TILE inputs.
+template <class F>
+DEVICE void few_step(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in, int slot, int step) {
+    uint4 b[PIECES][F::BLOCKS][2];
+    float2 x[TILE_GROUPS][F::BLOCKS][F::COLUMNS];
+    #pragma unroll
+    for (int n = 0; n < F::BLOCKS; n++) {
+        #pragma unroll
+        for (int p = 0; p < PIECES; p++) {
+            const uint4* from = in.halves + p * in.piece + in.halves_at[n] + step * (TILE / 8);
+            b[p][n][0] = from[0];
+            b[p][n][1] = from[4];
+        }
+        #pragma unroll
+        for (int c = 0; c < F::COLUMNS; c++)
+            #pragma unroll
+            for (int q = 0; q < TILE_GROUPS; q++)
+                x[q][n][c] = in.groups[in.groups_at[n][c] + step * TILE_GROUPS + q];
+    }
+
+    #pragma unroll
+    for (int q = 0; q < TILE_GROUPS; q++) {
+        float start[F::BLOCKS][4];
+        #pragma unroll
+        for (int n = 0; n < F::BLOCKS; n++) {
+            #pragma unroll
+            for (int i = 0; i < 4; i++) start[n][i] = 0.0f;
+            if (F::OFFSET)
+                #pragma unroll
+                for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
+                    mma_offset<F::BITS>(start[n], b[0][n][s / 2], s);
+        }
+        #pragma unroll
+        for (int o = 0; o < F::TILES; o++) {
+            u32 a[GROUP_STEPS][4];
+            #pragma unroll
+            for (int s = 0; s < GROUP_STEPS; s++)
+                fragment<F::BITS, F::OFFSET>(a[s], f.tile[slot][o], q * GROUP_STEPS + s);
+            uint2 affine = f.tile[slot][o].affine[q];
+            #pragma unroll
+            for (int n = 0; n < F::BLOCKS; n++) {
+                float d[4] = {start[n][0], start[n][1], start[n][2], start[n][3]};
+                #pragma unroll
+                for (int s = 0; s < GROUP_STEPS; s++)
+                    mma_step(d, a[s], b[0][n][(q * GROUP_STEPS + s) / 2], s);
+#if PIECES == 2
+                float e[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                #pragma unroll
+                for (int s = 0; s < GROUP_STEPS; s++)
+                    mma_step(e, a[s], b[1][n][(q * GROUP_STEPS + s) / 2], s);
+                #pragma unroll
+                for (int i = 0; i < 4; i++) d[i] = fmaf(e[i], 1.0f / 2048.0f, d[i]);
+#endif
+                #pragma unroll
+                for (int c = 0; c < F::COLUMNS; c++) {
+                    add_group(f.total[o][n][c], d[c], affine.x, x[q][n][c]);
+                    add_group(f.total[o][n][F::COLUMNS + c], d[2 + c], affine.y, x[q][n][c]);
+                }
+            }
+        }
+    }
+}
+
+// All of the warp's steps; afterwards f.total holds its part of the sums.
+template <class F>
+DEVICE void few_run(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in) {
+    #pragma unroll
+    for (int o = 0; o < F::TILES; o++)
+        #pragma unroll
+        for (int n = 0; n < F::BLOCKS; n++)
+            #pragma unroll
+            for (int i = 0; i < 2 * F::COLUMNS; i++) f.total[o][n][i] = 0.0f;
+    #pragma unroll 1
+    for (int base = 0; base < F::SHARE; base += F::DEPTH)
+        #pragma unroll
+        for (int d = 0; d < F::DEPTH; d++) {
+            const bool whole = F::EVEN && F::SHARE % F::DEPTH == 0;
+            if (whole || base + d < f.count) {
+                few_step(f, in, d, base + d);
+                if (F::SHARE > F::DEPTH && base + d + F::DEPTH < f.count)
+                    few_load(f, d, base + d + F::DEPTH);
+            }
+        }
+}
+
+// A tile's part of the sums in shared memory: 16 outputs for each row. The stride keeps the lanes of
+// a store in different banks.
+#define PART_STRIDE 20
+
+template <class F>
+DEVICE void few_part(const F& f, int o, float (*part)[PART_STRIDE]) { // [TOKENS][PART_STRIDE]
+    int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    if (F::TOKENS == 1 && t != 0) return; // all columns are the same
+    #pragma unroll
+    for (int n = 0; n < F::BLOCKS; n++)
+        #pragma unroll
+        for (int c = 0; c < F::COLUMNS; c++) {
+            part[n * 8 + t * 2 + c][g] = f.total[o][n][c];
+            part[n * 8 + t * 2 + c][g + 8] = f.total[o][n][F::COLUMNS + c];
+        }
+}
+
+template <int INPUTS, int BITS, int TOKENS, int WARPS, int TILES>
+DEVICE void linear_few(Matrix w, Activations x, u32 rows, float* out, u32 ld, u32 column, u32 outputs,
+                       u32 add) {
+    typedef FewRows<INPUTS, BITS, TOKENS, TILES, WARPS> F;
+    SHARED float part[WARPS][TILES][TOKENS][PART_STRIDE];
+    int warp = threadIdx.x / WARP;
+    F f;
+    few_share(f, warp);
+    u32 tile_rows = (outputs + 15) / 16;
+    #pragma unroll
+    for (int o = 0; o < TILES; o++)
+        few_tile_row(f, o, w, min(blockIdx.x * TILES + o, tile_rows - 1));
+    few_start(f);
+    start_next();
+    wait_for_inputs();
+
+    // the results of this thread, and what they are added to
+    constexpr int THREADS = WARPS * WARP, RESULTS = TILES * TOKENS * 16;
+    constexpr int OWN = (RESULTS + THREADS - 1) / THREADS;
+    u32 first_row = blockIdx.y * TOKENS;
+    float* place[OWN];
+    float before[OWN];
+    #pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        u32 at = i * THREADS + threadIdx.x;
+        u32 output = blockIdx.x * (TILES * 16) + at % (TILES * 16), row = first_row + at / (TILES * 16);
+        bool wanted = at < RESULTS && output < outputs && row < rows;
+        place[i] = wanted ? out + (u64)row * ld + column + output : nullptr;
+        before[i] = wanted && add ? *place[i] : 0.0f;
+    }
+
+    few_run(f, few_inputs(f, x, first_row, rows));
+    #pragma unroll
+    for (int o = 0; o < TILES; o++) few_part(f, o, part[warp][o]);
+    __syncthreads();
+    #pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        u32 at = i * THREADS + threadIdx.x;
+        if (!place[i]) continue;
+        float sum = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < WARPS; k++) sum += part[k][at % (TILES * 16) / 16][at / (TILES * 16)][at % 16];
+        *place[i] = before[i] + sum;
+    }
+}
+
+#define LINEAR_FEW(NAME, INPUTS, BITS, TOKENS, WARPS, TILES)                                     \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
+        Matrix w,          /* [outputs, INPUTS] */                                               \
+        Activations x,     /* [rows, INPUTS] */                                                  \
+        u32 rows,                                                                                \
+        float* out,        /* [rows, ld]: columns from `column` on */                            \
+        u32 ld, u32 column, u32 outputs,                                                         \
+        u32 add) {         /* 0: out = ; 1: out += */                                            \
+        linear_few<INPUTS, BITS, TOKENS, WARPS, TILES>(w, x, rows, out, ld, column, outputs, add); \
+    }
+
+// ---- activations, eight elements a lane --------------------------------------------------------
+
+// Writes elements at..at+8 of a row; GROUP / 8 neighbouring lanes have a group. All lanes of the warp
+// call it; those without a place say so.
+DEVICE void write_run(Activations out, u32 row, u32 width, u32 at, const float (&x)[8], bool valid) {
+    float largest = 0.0f, sum = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+        largest = fmaxf(largest, fabsf(x[i]));
+        sum += x[i];
+    }
+    largest = lanes_max<GROUP / 8>(largest);
+    sum = lanes_sum<GROUP / 8>(sum);
+    float scale = activation_scale(largest);
+    float inverse = __uint_as_float(0x7f000000 - __float_as_uint(scale)); // of a power of two
+    u32 piece[PIECES][4];
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float low = x[i] * inverse, high = x[i + 4] * inverse;
+        #pragma unroll
+        for (int p = 0; p < PIECES; p++) {
+            piece[p][i] = half2_from(low, high);
+            low = (low - half_to(piece[p][i])) * 2048.0f;
+            high = (high - half_to(piece[p][i] >> 16)) * 2048.0f;
+        }
+    }
+    if (!valid) return;
+    #pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        ((uint4*)out.halves)[((u64)(p * out.rows + row) * width + at) / 8] =
+            make_uint4(piece[p][0], piece[p][1], piece[p][2], piece[p][3]);
+    if (at % GROUP == 0) out.groups[(u64)row * (width / GROUP) + at / GROUP] = make_float2(scale, sum);
+}
+
+// Eight elements in a row of shared memory, 16-byte aligned.
+DEVICE void load_run(float (&x)[8], const float* from) {
+    float4 low = ((const float4*)from)[0], high = ((const float4*)from)[1];
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+// ---- few rows, SwiGLU --------------------------------------------------------------------------
+
+// A block has 64 elements of the width: 4 pairs of tiles, each pair's inputs split SPLIT ways.
+template <int INPUTS, int BITS, int TOKENS, int SPLIT>
+DEVICE void swiglu_few(Matrix gate, Matrix up, Activations x, u32 rows, u32 width, Activations inner) {
+    typedef FewRows<INPUTS, BITS, TOKENS, 2, SPLIT> F;
+    SHARED float part[SPLIT][4][2][TOKENS][PART_STRIDE];
+    SHARED __align__(16) float product[TOKENS][64 + 4];
+    int warp = threadIdx.x / WARP, pair = warp % 4;
+    F f;
+    few_share(f, warp / 4);
+    few_tile_row(f, 0, gate, blockIdx.x * 4 + pair);
+    few_tile_row(f, 1, up, blockIdx.x * 4 + pair);
+    few_start(f);
+    start_next();
+    wait_for_inputs();
+
+    u32 first_row = blockIdx.y * TOKENS;
+    few_run(f, few_inputs(f, x, first_row, rows));
+    few_part(f, 0, part[warp / 4][pair][0]);
+    few_part(f, 1, part[warp / 4][pair][1]);
+    __syncthreads();
+    for (int i = threadIdx.x; i < TOKENS * 64; i += SPLIT * 128) {
+        int row = i / 64, column = i % 64;
+        float g = 0.0f, u = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < SPLIT; k++) {
+            g += part[k][column / 16][0][row][column % 16];
+            u += part[k][column / 16][1][row][column % 16];
+        }
+        product[row][column] = silu(g) * u;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < (TOKENS * 8 + WARP - 1) / WARP * WARP; i += SPLIT * 128) {
+        int row = i / 8;
+        float run[8];
+        load_run(run, &product[min(row, TOKENS - 1)][i % 8 * 8]);
+        write_run(inner, first_row + row, width, blockIdx.x * 64 + i % 8 * 8, run,
+                  row < TOKENS && first_row + row < rows);
+    }
+}
+
+#define SWIGLU_FEW(NAME, INPUTS, BITS, TOKENS, SPLIT)                                            \
+    KERNEL void __launch_bounds__(SPLIT * 128) NAME(                                             \
+        Matrix gate,         /* [width, INPUTS] */                                               \
+        Matrix up,           /* [width, INPUTS] */                                               \
+        Activations x,       /* [rows, INPUTS] */                                                \
+        u32 rows, u32 width,                                                                     \
+        Activations inner) { /* [rows, width] */                                                 \
+        swiglu_few<INPUTS, BITS, TOKENS, SPLIT>(gate, up, x, rows, width, inner);                \
+    }
+
+// ---- many rows: the matrix units count ---------------------------------------------------------
+//
+// A warp has 2 tiles of outputs and all ROWS rows of its block, so that a weight is converted once a
+// block. Activations and weights of the next steps are on their way to shared memory meanwhile.
+
+template <int INPUTS_, int BITS_, int ROWS_, int WARPS_>
+struct ManyRows {
+    static constexpr int INPUTS = INPUTS_, BITS = BITS_, ROWS = ROWS_, WARPS = WARPS_;
+    static constexpr int THREADS = WARPS * WARP;
+    static constexpr int STEPS = INPUTS / TILE;
+    // A stage of shared memory, in bytes: halves [PIECES][ROWS][TILE], groups [TILE_GROUPS][ROWS] float2,
+    // then for each warp words and affine of its two tiles.
+    static constexpr int HALVES = PIECES * ROWS * TILE * 2;
+    static constexpr int GROUPS = TILE_GROUPS * ROWS * 8;
+    static constexpr int WORDS = WARP * 16 * (BITS / 4);
+    static constexpr int AFFINE = 64 * TILE_GROUPS;
+    static constexpr int STAGE = HALVES + GROUPS + WARPS * 2 * (WORDS + AFFINE);
+    static constexpr int STAGES = ROWS <= 32 ? 4 : 3;
+    static constexpr int COPIES = (PIECES * ROWS * 8 + THREADS - 1) / THREADS; // of 16 bytes a thread
+};
+
+#define MANY_BYTES(BITS, ROWS, WARPS)                                                            \
+    ((ROWS <= 32 ? 4 : 3) *                                                                      \
+     (ROWS * (128 * PIECES + 512 / GROUP) + WARPS * (1024 * (BITS / 4) + 8192 / GROUP)))
+
+// What a thread copies to shared memory in each step.
+template <class M>
+struct ManyInputs {
+    const uint4* halves[M::COPIES];
+    const float2* groups; // the first TILE_GROUPS * ROWS threads
+    const uint4* words[2];
+    const uint4* affine;  // the first lanes of a warp
+};
+
+template <class M>
+DEVICE ManyInputs<M> many_inputs(
+    Activations x,
+    const u32* source, // [ROWS] shared: the rows of x
+    Matrix w0, u32 tile_row0, Matrix w1, u32 tile_row1) {
+    ManyInputs<M> in;
+    #pragma unroll
+    for (int i = 0; i < M::COPIES; i++) {
+        int copy = i * M::THREADS + threadIdx.x, row = copy / 8 % M::ROWS, piece = copy / (8 * M::ROWS);
+        in.halves[i] = (const uint4*)x.halves
+            + ((u64)piece * x.rows + source[row]) * (M::INPUTS / 8) + copy % 8;
+    }
+    int row = threadIdx.x % M::ROWS, group = threadIdx.x / M::ROWS;
+    in.groups = x.groups + (u64)source[row] * (M::INPUTS / GROUP) + group;
+    int lane = threadIdx.x % WARP;
+    in.words[0] = tile_words<M::INPUTS, M::BITS>(w0, tile_row0, 0) + lane;
+    in.words[1] = tile_words<M::INPUTS, M::BITS>(w1, tile_row1, 0) + lane;
+    constexpr int CHUNKS = M::AFFINE / 16;
+    in.affine = lane < CHUNKS ? (const uint4*)tile_affine<M::INPUTS>(w0, tile_row0, 0) + lane
+                              : (const uint4*)tile_affine<M::INPUTS>(w1, tile_row1, 0) + (lane - CHUNKS);
+    return in;
+}
+
+template <class M>
+DEVICE void many_fetch(const ManyInputs<M>& in, u8* stage, int step) {
+    #pragma unroll
+    for (int i = 0; i < M::COPIES; i++) {
+        int copy = i * M::THREADS + threadIdx.x, row = copy / 8, chunk = copy % 8;
+        // the two rows that meet in a read of 8 lanes lie in different banks
+        if (M::COPIES * M::THREADS == PIECES * M::ROWS * 8 || copy < PIECES * M::ROWS * 8)
+            copy_async(stage + (row * 8 + (chunk ^ row % 2 * 4)) * 16, in.halves[i] + step * (TILE / 8));
+    }
+    #pragma unroll
+    for (int at = 0; at < TILE_GROUPS * M::ROWS; at += M::THREADS) {
+        // more groups than threads: ROWS is a multiple of THREADS then, and a pass has one group
+        int i = at + threadIdx.x;
+        if (i < TILE_GROUPS * M::ROWS)
+            copy_async_8(stage + M::HALVES + i * 8, in.groups + step * TILE_GROUPS + at / M::ROWS);
+    }
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    u8* weights = stage + M::HALVES + M::GROUPS + warp * 2 * (M::WORDS + M::AFFINE);
+    #pragma unroll
+    for (int o = 0; o < 2; o++)
+        #pragma unroll
+        for (int i = 0; i < M::BITS / 4; i++)
+            copy_async(weights + o * M::WORDS + (i * WARP + lane) * 16,
+                       in.words[o] + (step * (M::BITS / 4) + i) * WARP);
+    if (lane < 2 * M::AFFINE / 16)
+        copy_async(weights + 2 * M::WORDS + lane * 16, in.affine + step * (M::AFFINE / 16));
+}
+
+template <class M>
+DEVICE void many_step(float (&total)[2][M::ROWS / 8][4], const u8* stage, int count) {
+    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const u8* weights = stage + M::HALVES + M::GROUPS + threadIdx.x / WARP * 2 * (M::WORDS + M::AFFINE);
+    u32 a[2][4][4];
+    uint2 affine[2][TILE_GROUPS];
+    #pragma unroll
+    for (int o = 0; o < 2; o++) {
+        Tile<M::BITS> tile;
+        #pragma unroll
+        for (int i = 0; i < M::BITS / 4; i++)
+            tile.words[i] = ((const uint4*)(weights + o * M::WORDS))[i * WARP + lane];
+        #pragma unroll
+        for (int q = 0; q < TILE_GROUPS; q++)
+            affine[o][q] = ((const uint2*)(weights + 2 * M::WORDS + o * M::AFFINE))[q * 8 + g];
+        #pragma unroll
+        for (int s = 0; s < 4; s++) fragment<M::BITS, false>(a[o][s], tile, s);
+    }
+
+    // 16 rows at a time: enough products that wait for none of each other
+    constexpr int WIDE = M::ROWS < 16 ? 1 : 2;
+    #pragma unroll
+    for (int first = 0; first < M::ROWS / 8; first += WIDE) {
+        if (first * 8 >= count) continue;
+        #pragma unroll
+        for (int n = first; n < first + WIDE; n++) {
+            uint4 b[PIECES][2];
+            float4 x[TILE_GROUPS];
+            #pragma unroll
+            for (int p = 0; p < PIECES; p++) {
+                const uint4* halves = (const uint4*)stage + (p * M::ROWS + n * 8 + g) * 8;
+                b[p][0] = halves[t ^ g % 2 * 4];
+                b[p][1] = halves[t ^ g % 2 * 4 ^ 4];
+            }
+            #pragma unroll
+            for (int q = 0; q < TILE_GROUPS; q++)
+                x[q] = ((const float4*)(stage + M::HALVES))[(q * M::ROWS + n * 8) / 2 + t];
+            #pragma unroll
+            for (int o = 0; o < 2; o++)
+                #pragma unroll
+                for (int q = 0; q < TILE_GROUPS; q++) {
+                    float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                    #pragma unroll
+                    for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
+                        mma_step(d, a[o][s], b[0][s / 2], s);
+#if PIECES == 2
+                    float e[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                    #pragma unroll
+                    for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
+                        mma_step(e, a[o][s], b[1][s / 2], s);
+                    #pragma unroll
+                    for (int i = 0; i < 4; i++) d[i] = fmaf(e[i], 1.0f / 2048.0f, d[i]);
+#endif
+                    float2 left = make_float2(x[q].x, x[q].y), right = make_float2(x[q].z, x[q].w);
+                    add_group(total[o][n][0], d[0], affine[o][q].x, left);
+                    add_group(total[o][n][1], d[1], affine[o][q].x, right);
+                    add_group(total[o][n][2], d[2], affine[o][q].y, left);
+                    add_group(total[o][n][3], d[3], affine[o][q].y, right);
+                }
+        }
+    }
+}
+
+// All steps. Afterwards total[o][n] has of tile o and rows n*8.. what mma_f16 calls d, and shared
+// memory is free.
+template <class M>
+DEVICE void many_run(float (&total)[2][M::ROWS / 8][4], const ManyInputs<M>& in, u8* shared, int count) {
+    #pragma unroll
+    for (int o = 0; o < 2; o++)
+        #pragma unroll
+        for (int n = 0; n < M::ROWS / 8; n++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++) total[o][n][i] = 0.0f;
+    #pragma unroll
+    for (int s = 0; s < M::STAGES - 1; s++) {
+        if (s < M::STEPS) many_fetch(in, shared + s * M::STAGE, s);
+        copy_commit();
+    }
+    int now = 0, next = M::STAGES - 1;
+    #pragma unroll 1
+    for (int step = 0; step < M::STEPS; step++) {
+        copy_wait<M::STAGES - 2>();
+        __syncthreads(); // everybody's copies have come, and the stage to be overwritten is done with
+        if (step + M::STAGES - 1 < M::STEPS) many_fetch(in, shared + next * M::STAGE, step + M::STAGES - 1);
+        copy_commit();
+        many_step<M>(total, shared + now * M::STAGE, count);
+        now = now + 1 == M::STAGES ? 0 : now + 1;
+        next = next + 1 == M::STAGES ? 0 : next + 1;
+    }
+    copy_wait<0>();
+    __syncthreads();
+}
+
+// Writes the tiles to rows `target` of out.
+template <class M>
+DEVICE void many_write(
+    const float (&total)[2][M::ROWS / 8][4],
+    const u32* target, // [ROWS] shared
+    int count, u32 tile_row, u32 outputs, float* out, u32 ld, u32 add) {
+    int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    #pragma unroll
+    for (int n = 0; n < M::ROWS / 8; n++)
+        #pragma unroll
+        for (int c = 0; c < 2; c++) {
+            int row = n * 8 + t * 2 + c;
+            if (row >= count) continue;
+            float* to = out + (u64)target[row] * ld;
+            #pragma unroll
+            for (int o = 0; o < 2; o++)
+                #pragma unroll
+                for (int upper = 0; upper < 2; upper++) {
+                    u32 output = (tile_row + o) * 16 + upper * 8 + g;
+                    float value = total[o][n][upper * 2 + c];
+                    if (output < outputs) to[output] = add ? to[output] + value : value;
+                }
+        }
+}
+
+template <int INPUTS, int BITS, int ROWS, int WARPS>
+DEVICE void linear_many(Matrix w, Activations x, u32 rows, float* out, u32 ld, u32 column, u32 outputs,
+                        u32 add, u8* shared) {
+    typedef ManyRows<INPUTS, BITS, ROWS, WARPS> M;
+    SHARED u32 source[ROWS];
+    start_next();
+    wait_for_inputs();
+    u32 first_row = blockIdx.y * ROWS;
+    int count = min((u32)ROWS, rows - first_row);
+    for (int i = threadIdx.x; i < ROWS; i += M::THREADS) source[i] = first_row + min(i, count - 1);
+    __syncthreads();
+    u32 tile_row = blockIdx.x * (2 * WARPS) + threadIdx.x / WARP * 2, last = (outputs + 15) / 16 - 1;
+    ManyInputs<M> in = many_inputs<M>(x, source, w, min(tile_row, last), w, min(tile_row + 1, last));
+    float total[2][ROWS / 8][4];
+    many_run(total, in, shared, count);
+    many_write<M>(total, source, count, tile_row, outputs, out + column, ld, add);
+}
+
+#define LINEAR_MANY(NAME, INPUTS, BITS, ROWS, WARPS)                                             \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
+        Matrix w,          /* [outputs, INPUTS] */                                               \
+        Activations x,     /* [rows, INPUTS] */                                                  \
+        u32 rows,                                                                                \
+        float* out,        /* [rows, ld]: columns from `column` on */                            \
+        u32 ld, u32 column, u32 outputs,                                                         \
+        u32 add) {         /* 0: out = ; 1: out += */                                            \
+        SHARED_DYNAMIC(shared);                                                                  \
+        linear_many<INPUTS, BITS, ROWS, WARPS>(w, x, rows, out, ld, column, outputs, add, shared); \
+    }
+
+// ---- many rows, SwiGLU -------------------------------------------------------------------------
+
+// Warp i of a block has tile i of gate and of up; what they make together goes to rows `target` of
+// inner by way of shared memory, where whole groups meet.
+template <class M>
+DEVICE void many_swiglu(
+    const float (&total)[2][M::ROWS / 8][4],
+    const u32* target, // [ROWS] shared
+    int count, u32 width, Activations inner, u8* shared) {
+    constexpr int WIDTH = M::WARPS * 16, STRIDE = WIDTH + 4, RUNS = WIDTH / 8;
+    float* product = (float*)shared; // [ROWS][STRIDE]
+    int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4, warp = threadIdx.x / WARP;
+    #pragma unroll
+    for (int n = 0; n < M::ROWS / 8; n++)
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            product[(n * 8 + t * 2 + i % 2) * STRIDE + warp * 16 + i / 2 * 8 + g] =
+                silu(total[0][n][i]) * total[1][n][i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < (M::ROWS * RUNS + WARP - 1) / WARP * WARP; i += M::THREADS) {
+        int row = min(i / RUNS, M::ROWS - 1), at = i % RUNS * 8;
+        float run[8];
+        load_run(run, product + row * STRIDE + at);
+        write_run(inner, target[row], width, blockIdx.x * WIDTH + at, run, i / RUNS < count);
+    }
+}
+
+template <int INPUTS, int BITS, int ROWS, int WARPS>
+DEVICE void swiglu_many(Matrix gate, Matrix up, Activations x, u32 rows, u32 width, Activations inner,
+                        u8* shared) {
+    typedef ManyRows<INPUTS, BITS, ROWS, WARPS> M;
+    SHARED u32 source[ROWS];
+    start_next();
+    wait_for_inputs();
+    u32 first_row = blockIdx.y * ROWS;
+    int count = min((u32)ROWS, rows - first_row);
+    for (int i = threadIdx.x; i < ROWS; i += M::THREADS) source[i] = first_row + min(i, count - 1);
+    __syncthreads();
+    u32 tile_row = blockIdx.x * WARPS + threadIdx.x / WARP;
+    ManyInputs<M> in = many_inputs<M>(x, source, gate, tile_row, up, tile_row);
+    float total[2][ROWS / 8][4];
+    many_run(total, in, shared, count);
+    many_swiglu<M>(total, source, count, width, inner, shared);
+}
+
+#define SWIGLU_MANY(NAME, INPUTS, BITS, ROWS, WARPS)                                             \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
+        Matrix gate,         /* [width, INPUTS] */                                               \
+        Matrix up,           /* [width, INPUTS] */                                               \
+        Activations x,       /* [rows, INPUTS] */                                                \
+        u32 rows, u32 width,                                                                     \
+        Activations inner) { /* [rows, width] */                                                 \
+        SHARED_DYNAMIC(shared);                                                                  \
+        swiglu_many<INPUTS, BITS, ROWS, WARPS>(gate, up, x, rows, width, inner, shared);         \
+    }

@@ -1,0 +1,420 @@
+// Mixture of experts: which experts a row visits, their SwiGLU, and the sum of what they say.
+// Compiled after matmul.cu, whose parts it uses.
+//
+// A visit is one row at one expert: number row * TOPK + slot, slots by falling score.
+//
+// ---- kernels, and how to launch them -----------------------------------------------------------
+//
+// Few rows (each visit reads its expert for itself; needs EXPERT_WIDTH == SHARED_WIDTH, equal bits for
+// the routed and the shared matrices, and (TOPK + 1) * EXPERT_WIDTH * PIECES <= 20,480):
+//
+//   EXPERTS_FEW(name, BITS, WARPS, ROUTE): gate and up of all visits and of the shared expert.
+//       grid (EXPERT_WIDTH / 16, TOPK + 1, rows), block 32 * WARPS, dynamic shared 0
+//       ROUTE 1: routes from the logits by itself and writes expert and score; 0: reads expert.
+//   EXPERTS_FEW_DOWN(name, BITS): down, the weighted sum, and the residual.
+//       grid (HIDDEN / 16, rows), block 32 * (TOPK + 1), dynamic shared 0
+//
+// Any number of rows:
+//
+//   route: grid ceil(rows / 4), block 128
+//   sort_visits: grid EXPERTS, block 256; `tile` is the ROWS of the two kernels after it
+//   EXPERTS_MANY(name, BITS, ROWS, WARPS): gate and up of the sorted visits.
+//       grid (EXPERT_WIDTH / (16 * WARPS), tiles), tiles = visits / ROWS + EXPERTS, visits = rows * TOPK;
+//       block 32 * WARPS, dynamic shared MANY_BYTES(BITS, ROWS, WARPS)
+//       WARPS 4, or 8 when EXPERT_WIDTH is a multiple of 128
+//   EXPERTS_MANY_DOWN(name, BITS, ROWS, WARPS): down of the sorted visits.
+//       grid (ceil(HIDDEN / (32 * WARPS)), tiles), block 32 * WARPS, dynamic shared MANY_BYTES
+//   combine: grid rows, block 256
+
+// ---- routing -----------------------------------------------------------------------------------
+
+// Routes a row by a warp: lane s < TOPK gets slot s. Softmax over all experts; of equal
+// probabilities the higher index comes first.
+DEVICE void route_row(const float* logits, u32& expert, float& score) {
+    constexpr int OWN = (EXPERTS + WARP - 1) / WARP; // experts of a lane: lane, lane + 32, ..
+    int lane = threadIdx.x % WARP;
+    float p[OWN], largest = __uint_as_float(0xff800000), sum = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        int e = i * WARP + lane;
+        p[i] = EXPERTS % WARP == 0 || e < EXPERTS ? logits[e] : __uint_as_float(0xff800000);
+        largest = fmaxf(largest, p[i]);
+    }
+    largest = lanes_max(largest);
+    #pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        p[i] = expf(p[i] - largest);
+        sum += p[i];
+    }
+    sum = lanes_sum(sum);
+    // a probability's bits order as it does; 0: not there, or taken
+    u32 key[OWN];
+    #pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        bool there = EXPERTS % WARP == 0 || i * WARP + lane < EXPERTS;
+        key[i] = there ? (__float_as_uint(p[i] / sum) & 0x7fffffff) + 1 : 0;
+    }
+
+    expert = NONE;
+    score = 0.0f;
+    float chosen = 0.0f;
+    #pragma unroll
+    for (int slot = 0; slot < TOPK; slot++) {
+        u32 best = key[0];
+        #pragma unroll
+        for (int i = 1; i < OWN; i++) best = max(best, key[i]);
+        best = __reduce_max_sync(0xffffffff, best);
+        u32 index = 0;
+        #pragma unroll
+        for (int i = 0; i < OWN; i++)
+            if (key[i] == best) index = i * WARP + lane;
+        index = __reduce_max_sync(0xffffffff, index);
+        #pragma unroll
+        for (int i = 0; i < OWN; i++)
+            if (index == i * WARP + lane) key[i] = 0;
+        float probability = __uint_as_float(best - 1);
+        chosen += probability;
+        if (lane == slot) {
+            expert = index;
+            score = probability;
+        }
+    }
+    if (RENORMALISE) score /= chosen;
+}
+
+// A row's experts and scores to memory, by the warp that routed it.
+DEVICE void write_route(u32 row, u32 expert, float score, float shared, u32* experts, float* scores) {
+    int lane = threadIdx.x % WARP;
+    if (lane < TOPK) {
+        experts[row * TOPK + lane] = expert;
+        scores[row * (TOPK + 1) + lane] = score;
+    }
+    if (lane == 0) scores[row * (TOPK + 1) + TOPK] = shared;
+}
+
+KERNEL void __launch_bounds__(128) route(
+    const float* logits,      // [rows, ld]: of the experts from column 0 on
+    u32 ld, u32 shared_column, // column of the shared expert's gate
+    const u32* row_sequence,  // [rows]
+    u32 rows,
+    u32* expert,              // [rows, TOPK]; NONE in padding rows
+    float* score) {           // [rows, TOPK + 1]; the last is the shared expert's
+    start_next();
+    wait_for_inputs();
+    u32 row = blockIdx.x * 4 + threadIdx.x / WARP;
+    if (row >= rows) return;
+    u32 mine = NONE;
+    float weight = 0.0f, shared = 0.0f;
+    if (row_sequence[row] != NONE) {
+        route_row(logits + (u64)row * ld, mine, weight);
+        shared = sigmoid(logits[(u64)row * ld + shared_column]);
+    }
+    write_route(row, mine, weight, shared, expert, score);
+}
+
+// ---- few rows ----------------------------------------------------------------------------------
+
+// A block has 16 elements of one visit's width.
+template <int BITS, int WARPS, int ROUTE>
+DEVICE void experts_few(
+    Matrix gate, Matrix up, Matrix shared_gate, Matrix shared_up, Activations x, const float* logits, u32 ld,
+    u32 shared_column, const u32* row_sequence, u32* expert, float* score, float* inner) {
+    typedef FewRows<HIDDEN, BITS, 1, 2, WARPS> F;
+    SHARED float part[WARPS][2][1][PART_STRIDE];
+    SHARED u32 chosen;
+    u32 slot = blockIdx.y, row = blockIdx.z;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    F f;
+    few_share(f, warp);
+    if (slot == TOPK) {
+        few_tile_row(f, 0, shared_gate, blockIdx.x);
+        few_tile_row(f, 1, shared_up, blockIdx.x);
+        few_start(f);
+    }
+    start_next();
+    wait_for_inputs();
+
+    if (slot == TOPK) {
+        if (row_sequence[row] == NONE) return;
+    } else {
+        if (ROUTE) {
+            if (warp == 0) {
+                u32 mine = NONE;
+                float weight = 0.0f;
+                bool there = row_sequence[row] != NONE;
+                if (there) route_row(logits + (u64)row * ld, mine, weight);
+                if (lane == slot) chosen = mine;
+                if (blockIdx.x == 0 && slot == 0) {
+                    float shared = there ? sigmoid(logits[(u64)row * ld + shared_column]) : 0.0f;
+                    write_route(row, mine, weight, shared, expert, score);
+                }
+            }
+        } else if (threadIdx.x == 0) {
+            chosen = expert[row * TOPK + slot];
+        }
+        __syncthreads();
+        if (chosen == NONE) return;
+        few_tile_row(f, 0, gate, chosen * (EXPERT_WIDTH / 16) + blockIdx.x);
+        few_tile_row(f, 1, up, chosen * (EXPERT_WIDTH / 16) + blockIdx.x);
+        few_start(f);
+    }
+    few_run(f, few_inputs(f, x, row, row + 1));
+    few_part(f, 0, part[warp][0]);
+    few_part(f, 1, part[warp][1]);
+    __syncthreads();
+    if (warp == 0) {
+        float sum = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < WARPS; k++) sum += part[k][lane / 16][0][lane % 16];
+        float other = __shfl_xor_sync(0xffffffff, sum, 16);
+        u64 visit = (u64)row * (TOPK + 1) + slot;
+        if (lane < 16) inner[visit * EXPERT_WIDTH + blockIdx.x * 16 + lane] = silu(sum) * other;
+    }
+}
+
+#define EXPERTS_FEW(NAME, BITS, WARPS, ROUTE)                                                    \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
+        Matrix gate,             /* [EXPERTS * EXPERT_WIDTH, HIDDEN] */                          \
+        Matrix up,               /* [EXPERTS * EXPERT_WIDTH, HIDDEN] */                          \
+        Matrix shared_gate,      /* [SHARED_WIDTH, HIDDEN] */                                    \
+        Matrix shared_up,        /* [SHARED_WIDTH, HIDDEN] */                                    \
+        Activations x,           /* [rows, HIDDEN] */                                            \
+        const float* logits,     /* [rows, ld]: of the experts from column 0 on */               \
+        u32 ld, u32 shared_column,                                                               \
+        const u32* row_sequence, /* [rows] */                                                    \
+        u32* expert,             /* [rows, TOPK]: written with ROUTE, else read */               \
+        float* score,            /* [rows, TOPK + 1]: written with ROUTE */                      \
+        float* inner) {          /* [rows, TOPK + 1, EXPERT_WIDTH]; padding rows are left */     \
+        experts_few<BITS, WARPS, ROUTE>(gate, up, shared_gate, shared_up, x, logits, ld,         \
+                                        shared_column, row_sequence, expert, score, inner);      \
+    }
+
+// A block has 16 elements of one row; each warp one of the row's experts, the last the shared one.
+template <int BITS>
+DEVICE void experts_few_down(
+    Matrix down, Matrix shared_down, const float* inner, const u32* expert, const float* score,
+    const u32* row_sequence, float* x) {
+    typedef FewRows<EXPERT_WIDTH, BITS, 1, 1, 1> F;
+    SHARED __align__(16) u16 halves[TOPK + 1][PIECES * EXPERT_WIDTH];
+    SHARED float2 groups[TOPK + 1][EXPERT_WIDTH / GROUP];
+    SHARED float part[TOPK + 1][1][PART_STRIDE];
+    u32 slot = threadIdx.x / WARP, row = blockIdx.y;
+    int lane = threadIdx.x % WARP;
+    F f;
+    few_share(f, 0);
+    if (slot == TOPK) {
+        few_tile_row(f, 0, shared_down, blockIdx.x);
+        few_start(f);
+    }
+    start_next();
+    wait_for_inputs();
+
+    if (row_sequence[row] == NONE) return;
+    if (slot < TOPK) {
+        few_tile_row(f, 0, down, expert[row * TOPK + slot] * (HIDDEN / 16) + blockIdx.x);
+        few_start(f);
+    }
+    float* place = x + (u64)row * HIDDEN + blockIdx.x * 16 + lane % 16;
+    float before = *place, weight = score[row * (TOPK + 1) + min(lane, TOPK)];
+
+    // the visit's row as this warp's activations
+    const float* from = inner + ((u64)row * (TOPK + 1) + slot) * EXPERT_WIDTH;
+    Activations own = {halves[slot], groups[slot], 1};
+    #pragma unroll
+    for (int i = 0; i < (EXPERT_WIDTH / 8 + WARP - 1) / WARP; i++) {
+        u32 at = (i * WARP + lane) * 8;
+        bool there = at < EXPERT_WIDTH;
+        float run[8];
+        load_run(run, from + (there ? at : 0));
+        write_run(own, 0, EXPERT_WIDTH, at, run, there);
+    }
+    __syncwarp();
+    few_run(f, few_inputs(f, own, 0, 1));
+    few_part(f, 0, part[slot]);
+    __syncthreads();
+    if (slot == 0) {
+        float sum = 0.0f;
+        #pragma unroll
+        for (int k = 0; k <= TOPK; k++)
+            sum = fmaf(__shfl_sync(0xffffffff, weight, k), part[k][0][lane % 16], sum);
+        if (lane < 16) *place = before + sum;
+    }
+}
+
+#define EXPERTS_FEW_DOWN(NAME, BITS)                                                             \
+    KERNEL void __launch_bounds__((TOPK + 1) * WARP) NAME(                                       \
+        Matrix down,             /* [EXPERTS * HIDDEN, EXPERT_WIDTH] */                          \
+        Matrix shared_down,      /* [HIDDEN, SHARED_WIDTH] */                                    \
+        const float* inner,      /* [rows, TOPK + 1, EXPERT_WIDTH] */                            \
+        const u32* expert,       /* [rows, TOPK] */                                              \
+        const float* score,      /* [rows, TOPK + 1] */                                          \
+        const u32* row_sequence, /* [rows] */                                                    \
+        float* x) {              /* [rows, HIDDEN] += */                                         \
+        experts_few_down<BITS>(down, shared_down, inner, expert, score, row_sequence, x);        \
+    }
+
+// ---- many rows ---------------------------------------------------------------------------------
+
+// Sorts the visits by expert, in the order of visits for each, and cuts each expert's into tiles of
+// at most `tile`. A block has one expert; it counts for itself how many visits come before, so that
+// blocks need not wait for each other. The tiles of expert e stand from first(e) / tile + e on, where
+// its visits start at first(e): there is always room, and what is left over is marked.
+KERNEL void __launch_bounds__(256) sort_visits(
+    const u32* expert, // [visits]
+    u32 visits, u32 tile,
+    u32* order,        // [visits] visits by expert; padding is left out
+    uint4* tiles) {    // [visits / tile + EXPERTS] (expert or NONE, first place in order, count, -)
+    constexpr int WARPS = 8;
+    SHARED u32 warp_equal[WARPS], warp_less[WARPS];
+    start_next();
+    wait_for_inputs();
+    u32 e = blockIdx.x;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    // a warp has one run of visits, a lane 4 neighbours in every 128
+    u32 share = (visits + WARPS * 128 - 1) / (WARPS * 128) * 128;
+    u32 begin = min(warp * share, visits), end = min(begin + share, visits);
+
+    u32 equal = 0, less = 0;
+    for (u32 at = begin + lane * 4; at < end; at += 128)
+        for (u32 i = at; i < min(at + 4, end); i++) {
+            equal += expert[i] == e;
+            less += expert[i] < e;
+        }
+    #pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2) {
+        equal += __shfl_xor_sync(0xffffffff, equal, step);
+        less += __shfl_xor_sync(0xffffffff, less, step);
+    }
+    if (lane == 0) {
+        warp_equal[warp] = equal;
+        warp_less[warp] = less;
+    }
+    __syncthreads();
+    u32 first = 0, count = 0, place = 0;
+    for (int k = 0; k < WARPS; k++) {
+        first += warp_less[k];
+        if (k < warp) place += warp_equal[k];
+        count += warp_equal[k];
+    }
+    place += first;
+
+    if (equal > 0)
+        for (u32 step = begin; step < end; step += 128) {
+            u32 at = step + lane * 4, found[4], before = 0, mine = 0;
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                found[i] = __ballot_sync(0xffffffff, at + i < end && expert[min(at + i, end - 1)] == e);
+                before += __popc(found[i] & ((1u << lane) - 1));
+            }
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                if (found[i] >> lane & 1) order[place + before + mine++] = at + i;
+            }
+            place += __popc(found[0]) + __popc(found[1]) + __popc(found[2]) + __popc(found[3]);
+        }
+
+    u32 slot = first / tile + e, next = (first + count) / tile + e + 1;
+    if (e == EXPERTS - 1) next = visits / tile + EXPERTS;
+    for (u32 i = threadIdx.x; slot + i < next; i += blockDim.x)
+        tiles[slot + i] = i * tile < count
+            ? make_uint4(e, first + i * tile, min(tile, count - i * tile), 0)
+            : make_uint4(NONE, 0, 0, 0);
+}
+
+template <int BITS, int ROWS, int WARPS>
+DEVICE void experts_many(Matrix gate, Matrix up, Activations x, const u32* order, const uint4* tiles,
+                         Activations inner, u8* shared) {
+    typedef ManyRows<HIDDEN, BITS, ROWS, WARPS> M;
+    SHARED u32 source[ROWS], target[ROWS];
+    start_next();
+    wait_for_inputs();
+    uint4 tile = tiles[blockIdx.y];
+    if (tile.x == NONE) return;
+    int count = tile.z;
+    for (int i = threadIdx.x; i < ROWS; i += M::THREADS) {
+        target[i] = order[tile.y + min(i, count - 1)];
+        source[i] = target[i] / TOPK;
+    }
+    __syncthreads();
+    u32 tile_row = tile.x * (EXPERT_WIDTH / 16) + blockIdx.x * WARPS + threadIdx.x / WARP;
+    ManyInputs<M> in = many_inputs<M>(x, source, gate, tile_row, up, tile_row);
+    float total[2][ROWS / 8][4];
+    many_run(total, in, shared, count);
+    many_swiglu<M>(total, target, count, EXPERT_WIDTH, inner, shared);
+}
+
+#define EXPERTS_MANY(NAME, BITS, ROWS, WARPS)                                                    \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
+        Matrix gate,         /* [EXPERTS * EXPERT_WIDTH, HIDDEN] */                              \
+        Matrix up,           /* [EXPERTS * EXPERT_WIDTH, HIDDEN] */                              \
+        Activations x,       /* [rows, HIDDEN] */                                                \
+        const u32* order,    /* [visits] */                                                      \
+        const uint4* tiles,  /* [gridDim.y] */                                                   \
+        Activations inner) { /* [visits, EXPERT_WIDTH]; padding visits are left */               \
+        SHARED_DYNAMIC(shared);                                                                  \
+        experts_many<BITS, ROWS, WARPS>(gate, up, x, order, tiles, inner, shared);               \
+    }
+
+template <int BITS, int ROWS, int WARPS>
+DEVICE void experts_many_down(Matrix down, Activations inner, const u32* order, const uint4* tiles,
+                              float* out, u8* shared) {
+    typedef ManyRows<EXPERT_WIDTH, BITS, ROWS, WARPS> M;
+    SHARED u32 visit[ROWS];
+    start_next();
+    wait_for_inputs();
+    uint4 tile = tiles[blockIdx.y];
+    if (tile.x == NONE) return;
+    int count = tile.z;
+    for (int i = threadIdx.x; i < ROWS; i += M::THREADS) visit[i] = order[tile.y + min(i, count - 1)];
+    __syncthreads();
+    u32 tile_row = blockIdx.x * (2 * WARPS) + threadIdx.x / WARP * 2, last = HIDDEN / 16 - 1;
+    u32 base = tile.x * (HIDDEN / 16);
+    ManyInputs<M> in =
+        many_inputs<M>(inner, visit, down, base + min(tile_row, last), down, base + min(tile_row + 1, last));
+    float total[2][ROWS / 8][4];
+    many_run(total, in, shared, count);
+    many_write<M>(total, visit, count, tile_row, HIDDEN, out, HIDDEN, 0);
+}
+
+#define EXPERTS_MANY_DOWN(NAME, BITS, ROWS, WARPS)                                               \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
+        Matrix down,        /* [EXPERTS * HIDDEN, EXPERT_WIDTH] */                               \
+        Activations inner,  /* [visits, EXPERT_WIDTH] */                                         \
+        const u32* order,   /* [visits] */                                                       \
+        const uint4* tiles, /* [gridDim.y] */                                                    \
+        float* out) {       /* [visits, HIDDEN]; padding visits are left */                      \
+        SHARED_DYNAMIC(shared);                                                                  \
+        experts_many_down<BITS, ROWS, WARPS>(down, inner, order, tiles, out, shared);            \
+    }
+
+// x += sum of score * down over the slots in their order, then the shared expert.
+KERNEL void __launch_bounds__(256) combine(
+    const float* down,   // [rows, TOPK, HIDDEN]
+    const float* shared, // [rows, HIDDEN]
+    const float* score,  // [rows, TOPK + 1]
+    const u32* expert,   // [rows, TOPK]; NONE: the row is padding
+    u32 rows,
+    float* x) {          // [rows, HIDDEN] +=
+    start_next();
+    wait_for_inputs();
+    u32 row = blockIdx.x;
+    if (row >= rows || expert[row * TOPK] == NONE) return;
+    float weight[TOPK + 1];
+    #pragma unroll
+    for (int k = 0; k <= TOPK; k++) weight[k] = score[row * (TOPK + 1) + k];
+    for (int i = threadIdx.x; i < HIDDEN / 4; i += blockDim.x) {
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        #pragma unroll
+        for (int k = 0; k <= TOPK; k++) {
+            const float* from = k < TOPK ? down + ((u64)row * TOPK + k) * HIDDEN : shared + (u64)row * HIDDEN;
+            float4 part = ((const float4*)from)[i];
+            sum.x = fmaf(weight[k], part.x, sum.x);
+            sum.y = fmaf(weight[k], part.y, sum.y);
+            sum.z = fmaf(weight[k], part.z, sum.z);
+            sum.w = fmaf(weight[k], part.w, sum.w);
+        }
+        float4* to = (float4*)(x + (u64)row * HIDDEN) + i;
+        float4 before = *to;
+        *to = make_float4(before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w);
+    }
+}
