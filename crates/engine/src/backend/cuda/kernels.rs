@@ -58,7 +58,7 @@ impl Plan {
         let (lines, products) = matmul::instances(&linear, &swiglu);
         let mut units = vec![
             dimensions.unit("embed", embed::SOURCE, "", names(&["embed", "rope_table"])),
-            dimensions.unit("norm", norm::SOURCE, "", names(&["norm"])),
+            dimensions.unit("norm", norm::SOURCE, "", names(&["rms_norm"])),
             dimensions.unit("matmul", matmul::SOURCE, &lines, products),
         ];
         if shape.layers_of(MixerKind::DeltaNet) > 0 {

@@ -1,6 +1,6 @@
 // norm: RMSNorm of the residual stream, as input of the next matrices.
 //
-//   kernel   grid   block
+//   kernel    grid   block
 //   rms_norm rows   NORM_THREADS
 //
 // No dynamic shared memory. HIDDEN is a multiple of GROUP.

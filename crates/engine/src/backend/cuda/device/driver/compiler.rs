@@ -69,6 +69,8 @@ impl Compiler {
             "--std=c++17".into(),
             "--fmad=true".into(),
             "--extra-device-vectorization".into(),
+            // The prelude has more than any file uses.
+            "--diag-suppress=177".into(),
         ];
         let path = self.cache.as_ref().map(|folder| folder.join(self.file_name(unit, &options)));
         if let Some(code) = path.as_deref().and_then(read_cached) {
