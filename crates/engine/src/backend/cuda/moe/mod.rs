@@ -95,14 +95,14 @@ impl MoeDimensions {
             names.push(name);
         };
         for tile in TILES {
-            add(format!("experts_{tile}"), "EXPERTS_MANY", &format!("{bits}, {tile}, {warps}"));
+            add(format!("moe_{tile}"), "EXPERTS_MANY", &format!("{bits}, {tile}, {warps}"));
             let parameters = format!("{down_bits}, {tile}, 8");
-            add(format!("experts_down_{tile}"), "EXPERTS_MANY_DOWN", &parameters);
+            add(format!("moe_down_{tile}"), "EXPERTS_MANY_DOWN", &parameters);
         }
         if self.alike {
             let parameters = format!("{bits}, {}, 1", self.few_warps());
-            add("experts_few".into(), "EXPERTS_FEW", &parameters);
-            add("experts_few_down".into(), "EXPERTS_FEW_DOWN", &format!("{down_bits}"));
+            add("moe_few".into(), "EXPERTS_FEW", &parameters);
+            add("moe_few_down".into(), "EXPERTS_FEW_DOWN", &format!("{down_bits}"));
         }
         (lines, names)
     }
