@@ -30,12 +30,7 @@ mod scratch;
 mod shared;
 mod support;
 
-use self::{
-    kernels::Kernels,
-    memory::HostMemory,
-    pool::Pool,
-    scratch::Scratch,
-};
+use self::{kernels::Kernels, memory::HostMemory, pool::Pool, scratch::Scratch};
 use super::{
     Backend, BackendOptions, Batch, Footprint, Logits, Precision, SequenceBytes, SequenceId,
     SnapshotId,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::device::Unit;
 use crate::{
     backend::{Precision, histories::PAGE_TOKENS},
-    model::{Linear, MixerKind, MlpShape, Mixer, Mlp, Shape, Weights},
+    model::{Linear, Mixer, MixerKind, Mlp, MlpShape, Shape, Weights},
 };
 
 /// What every kernel file starts with.

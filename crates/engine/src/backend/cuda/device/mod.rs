@@ -6,7 +6,11 @@
 
 mod arguments;
 pub mod driver;
-#[cfg(feature = "cuda-emulator")]
+#[cfg(all(
+    feature = "cuda-emulator",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 pub mod emulator;
 
 pub use arguments::{Activations, Argument, Matrix};

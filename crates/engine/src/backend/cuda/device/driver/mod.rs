@@ -302,10 +302,7 @@ impl Device for Driver {
             return;
         }
         // SAFETY: memory that the driver gave and nobody has freed; it waits for work that uses it.
-        let freed = self.call(
-            || "freeing memory".into(),
-            |cuda| unsafe { (cuda.free)(address.0) },
-        );
+        let freed = self.call(|| "freeing memory".into(), |cuda| unsafe { (cuda.free)(address.0) });
         if let Err(error) = freed {
             tracing::warn!("{error}");
         }
@@ -328,12 +325,8 @@ impl Device for Driver {
                         return status;
                     }
                     ptr::copy_nonoverlapping(piece.as_ptr(), staging.start, piece.len());
-                    let status = (cuda.copy_to_device)(
-                        to.0,
-                        staging.start.cast(),
-                        piece.len(),
-                        self.stream,
-                    );
+                    let status =
+                        (cuda.copy_to_device)(to.0, staging.start.cast(), piece.len(), self.stream);
                     if status != 0 {
                         return status;
                     }
@@ -355,12 +348,8 @@ impl Device for Driver {
             self.call(
                 || format!("copying {count} bytes from the device"),
                 |cuda| unsafe {
-                    let status = (cuda.copy_to_host)(
-                        staging.start.cast(),
-                        from.0,
-                        count,
-                        self.stream,
-                    );
+                    let status =
+                        (cuda.copy_to_host)(staging.start.cast(), from.0, count, self.stream);
                     if status != 0 {
                         return status;
                     }
@@ -394,7 +383,8 @@ impl Device for Driver {
     fn launch(&self, launch: &Launch<'_>) -> Result<(), Error> {
         self.allow_shared(launch)?;
         let mut pointers = [ptr::null_mut(); ARGUMENTS_MAX];
-        for (pointer, argument) in pointers[..launch.arguments.len()].iter_mut().zip(launch.arguments)
+        for (pointer, argument) in
+            pointers[..launch.arguments.len()].iter_mut().zip(launch.arguments)
         {
             *pointer = argument.as_ptr().cast_mut();
         }
@@ -425,7 +415,9 @@ impl Device for Driver {
     fn record(&self, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<Graph, Error> {
         let action = || "recording a graph".into();
         // SAFETY: a stream of this context.
-        self.call(action, |cuda| unsafe { (cuda.capture_begin)(self.stream, CAPTURE_THREAD_LOCAL) })?;
+        self.call(action, |cuda| unsafe {
+            (cuda.capture_begin)(self.stream, CAPTURE_THREAD_LOCAL)
+        })?;
         let worked = work();
         let (mut graph, mut exec): (Handle, Handle) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the capture that has just begun; its graph is destroyed once instantiated.
@@ -511,16 +503,17 @@ impl Cuda {
 
     /// The driver's name and words for a status.
     fn describe(&self, status: Status) -> String {
-        let text = |function: unsafe extern "C" fn(Status, *mut *const std::ffi::c_char) -> Status| {
-            let mut text = ptr::null();
-            // SAFETY: a place for a pointer to a text that the driver keeps.
-            unsafe {
-                if function(status, &raw mut text) != 0 || text.is_null() {
-                    return format!("status {status}");
+        let text =
+            |function: unsafe extern "C" fn(Status, *mut *const std::ffi::c_char) -> Status| {
+                let mut text = ptr::null();
+                // SAFETY: a place for a pointer to a text that the driver keeps.
+                unsafe {
+                    if function(status, &raw mut text) != 0 || text.is_null() {
+                        return format!("status {status}");
+                    }
+                    CStr::from_ptr(text).to_string_lossy().into_owned()
                 }
-                CStr::from_ptr(text).to_string_lossy().into_owned()
-            }
-        };
+            };
         format!("{}: {}", text(self.error_name), text(self.error_string))
     }
 }

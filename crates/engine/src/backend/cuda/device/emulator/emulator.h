@@ -3,7 +3,8 @@
 //   #define CALLA_EMULATOR + dimensions + this file + prelude.cu + kernel file + CALLA_KERNEL(name)...
 //
 // compiled with -std=c++20 -fno-strict-aliasing -ffp-contract=off by g++ or clang++ on Linux
-// (x86-64, aarch64) gives a shared library with one `calla_launch_NAME` a kernel.
+// (x86-64, aarch64) gives a shared library with one `calla_launch_NAME` and one
+// `calla_parameters_NAME` a kernel.
 //
 // The threads of a block are fibers of the calling thread; the blocks of a grid run one after the
 // other. What a card leaves undefined is made to show:
@@ -367,9 +368,12 @@ static inline void go_on(Thread* thread) {
 static inline bool complete(Thread* thread, Warp* warp, Meeting* meeting) {
     u32 needed = meeting->mask & warp->live;
     if ((meeting->arrived & needed) != needed) return false;
-    if (meeting->whole && meeting->arrived != 0xffffffffu)
-        fail(text("%s needs all 32 lanes of the warp: it has those of mask 0x%08x",
-                  name_of(meeting->kind), meeting->arrived));
+    if (meeting->whole && meeting->arrived != 0xffffffffu) {
+        const Thread* first =
+            thread->block->threads[thread->index.x / LANES * LANES + __builtin_ctz(meeting->arrived)];
+        fail(text("%s at %s needs all 32 lanes of the warp: it has those of mask 0x%08x",
+                  name_of(meeting->kind), text(first->place).c_str(), meeting->arrived));
+    }
     meeting->combine(meeting->operands, meeting->arrived);
     Block* block = thread->block;
     u32 first = thread->index.x / LANES * LANES;
@@ -623,6 +627,15 @@ struct Machine {
         block.threads[i] = thread;
     }
 
+    // Whether something is where a stack ends; it is gone then.
+    static bool ran_over(u8* slot) {
+        u64* words = (u64*)slot;
+        u64 found = 0;
+        for (u32 i = 0; i < 8; i++) found |= words[i];
+        if (found) memset(slot, 0, 64);
+        return found != 0;
+    }
+
     void run_block() {
         u32 threads = block.size.x;
         poison(block.fixed, block.fixed_bytes);
@@ -660,10 +673,8 @@ struct Machine {
                 return;
             }
         for (u32 i = 0; i < threads; i++)
-            if (u64* lowest = (u64*)(stacks + i * STACK); *lowest) {
-                *lowest = 0;
+            if (ran_over(stacks + i * STACK))
                 block.error = text_of_block(block) + text(", thread %u: its stack ran over", i);
-            }
     }
 };
 
@@ -838,7 +849,33 @@ EMULATOR_HANDLER __ubsan_handle_divrem_overflow(void* data, void* dividend, void
 }
 #endif
 
+namespace emulator {
+
+// Sizes of a kernel's parameters.
+template <class... P>
+static const u32* parameters(void (*)(P...), u32* count) {
+    static const u32 sizes[] = {u32(sizeof(P))..., 0};
+    *count = sizeof...(P);
+    return sizes;
+}
+
+} // namespace emulator
+
+// Where a thread that touched memory that is not there goes on: a signal handler sends it here, with
+// the address, or ~0 where the processor gave none.
+extern "C" __attribute__((visibility("default"))) [[noreturn]] void calla_fault(size_t address) {
+    using namespace emulator;
+    const Place& place = self()->place;
+    std::string what = address + 1 ? text("reads or writes 0x%zx, where no memory is", address)
+                                   : text("reads or writes where no address can be: perhaps poison");
+    fail(what + (place.file ? "; it has passed " + text(place) : ""));
+}
+
 #define CALLA_KERNEL(NAME)                                                                         \
+    extern "C" __attribute__((visibility("default"))) const unsigned* calla_parameters_##NAME(     \
+        unsigned* count) {                                                                         \
+        return emulator::parameters(NAME, count);                                                  \
+    }                                                                                              \
     extern "C" __attribute__((visibility("default"))) const char* calla_launch_##NAME(             \
         void** values, const unsigned grid[3], unsigned threads, unsigned shared,                  \
         unsigned long long seed) {                                                                 \

@@ -11,19 +11,18 @@ KERNEL void coordinates(uint4* out /*[blocks, threads]*/) {
 }
 
 // Arguments of every kind.
-struct Mixed {
-    u16 small;
-    double large;
-    const float* at;
+struct Matrix {
+    const uint4* words;
+    const u32* affine;
 };
-KERNEL void arguments(u8 byte, Mixed mixed, const u32 word, u64 wide, float x, double* out /*[6]*/) {
+KERNEL void arguments(Matrix w, Activations x, const u32 count, const float* none, u64* out /*[6]*/) {
     wait_for_inputs();
-    out[0] = byte;
-    out[1] = mixed.small + mixed.large;
-    out[2] = mixed.at[1];
-    out[3] = word;
-    out[4] = wide;
-    out[5] = x;
+    out[0] = (u64)w.words + (u64)w.affine;
+    out[1] = (u64)x.halves;
+    out[2] = (u64)x.groups;
+    out[3] = x.rows;
+    out[4] = count;
+    out[5] = (u64)none;
 }
 
 KERNEL void row_sums(const float* x /*[rows, width]*/, u32 width, float* out /*[rows]*/) {
@@ -270,7 +269,9 @@ KERNEL void half_a_product(float* out) {
 KERNEL void from_nobody(u32* out /*[32]*/) {
     wait_for_inputs();
     if (threadIdx.x == 3) return;
-    out[threadIdx.x] = __shfl_sync(0xffffffffu, 1u, 3);
+    u32 value = __shfl_sync(0xffffffffu, 1u, 3);
+    out[threadIdx.x] = value;
+    if (threadIdx.x == 4) out[3] = value;
 }
 
 KERNEL void no_wait(u32 odd) {
@@ -310,6 +311,19 @@ KERNEL void outside_array(u32 at, u32* out) {
 KERNEL void shift_too_far(u32 by, u32* out) {
     wait_for_inputs();
     out[0] = 1u << by;
+}
+
+// Past the end of its memory, after a barrier.
+KERNEL void wild(u32* x, u32 by) {
+    wait_for_inputs();
+    __syncthreads();
+    if (threadIdx.x == 5) x[by] = 1;
+}
+// Through a pointer that nobody has written.
+KERNEL void poisoned_pointer() {
+    SHARED_DYNAMIC(bytes);
+    wait_for_inputs();
+    **(u8**)bytes = 1;
 }
 
 // More stack than a thread has.
