@@ -9,8 +9,8 @@
 //
 // LINEAR_FEW(name, INPUTS, BITS, TOKENS, WARPS, TILES): reads the matrix once for TOKENS rows.
 //     grid (ceil(ceil(outputs / 16) / TILES), ceil(rows / TOKENS)), block 32 * WARPS, dynamic shared 0
-//     TOKENS 1, 8, 16 or 32; WARPS 1 to 16, they share the inputs: best INPUTS / 256; TILES 1 or 2 (or 4);
-//     WARPS * TILES * TOKENS <= 512. The order of sums depends on WARPS alone.
+//     TOKENS 1, 8 or 16 (32 with at most 8 warps); WARPS 1 to 16, they share the inputs: best INPUTS / 256;
+//     TILES 1 or 2; WARPS * TILES * TOKENS <= 512. The order of sums depends on WARPS alone.
 //
 // LINEAR_MANY(name, INPUTS, BITS, ROWS, WARPS): matrix products, ROWS rows and 32 * WARPS outputs a block.
 //     grid (ceil(outputs / (32 * WARPS)), ceil(rows / ROWS)), block 32 * WARPS,
@@ -19,7 +19,8 @@
 //     ROWS 8, 16, 32, 64 or 128; WARPS 4 or 8.
 //
 // SWIGLU_FEW(name, INPUTS, BITS, TOKENS, SPLIT): silu(gate·x) * (up·x), as the next product's input.
-//     grid (width / 64, ceil(rows / TOKENS)), block 128 * SPLIT, dynamic shared 0; SPLIT * TOKENS <= 64
+//     grid (width / 64, ceil(rows / TOKENS)), block 128 * SPLIT, dynamic shared 0
+//     TOKENS 1, 8 or 16; SPLIT 1 to 4. The order of sums depends on SPLIT alone.
 //
 // SWIGLU_MANY(name, INPUTS, BITS, ROWS, WARPS):
 //     grid (width / (16 * WARPS), ceil(rows / ROWS)), block 32 * WARPS, dynamic shared MANY_BYTES;
@@ -182,13 +183,13 @@ DEVICE void add_group(float& total, float products, u32 affine, float2 x) {
 // The warps of a block split the inputs of the same outputs. A warp asks for its tiles before the
 // activations exist, and holds as many as registers allow.
 
-template <int INPUTS_, int BITS_, int TOKENS_, int TILES_, int SPLIT_>
+template <int INPUTS_, int BITS_, int TOKENS_, int TILES_, int SPLIT_, int FLIGHT_ = TOKENS_ <= 8 ? 8 : 4>
 struct FewRows {
     static constexpr int INPUTS = INPUTS_, BITS = BITS_, TOKENS = TOKENS_, TILES = TILES_;
     static constexpr int STEPS = INPUTS / TILE;
     static constexpr int SHARE = (STEPS + SPLIT_ - 1) / SPLIT_; // steps of a warp, at most
     static constexpr bool EVEN = STEPS % SPLIT_ == 0;           // exactly
-    static constexpr int FLIGHT = (BITS == 4 ? 8 : 4) / TILES;  // steps that are under way
+    static constexpr int FLIGHT = FLIGHT_ * 4 / BITS / TILES;   // steps that are under way
     static constexpr int DEPTH = FLIGHT < 1 ? 1 : FLIGHT < SHARE ? FLIGHT : SHARE;
     static constexpr int BLOCKS = (TOKENS + 7) / 8;             // of columns of the matrix units
     static constexpr int COLUMNS = TOKENS == 1 ? 1 : 2;         // of them in a lane that count
@@ -473,7 +474,7 @@ DEVICE void load_run(float (&x)[8], const float* from) {
 // A block has 64 elements of the width: 4 pairs of tiles, each pair's inputs split SPLIT ways.
 template <int INPUTS, int BITS, int TOKENS, int SPLIT>
 DEVICE void swiglu_few(Matrix gate, Matrix up, Activations x, u32 rows, u32 width, Activations inner) {
-    typedef FewRows<INPUTS, BITS, TOKENS, 2, SPLIT> F;
+    typedef FewRows<INPUTS, BITS, TOKENS, 2, SPLIT, SPLIT <= 2 && TOKENS <= 8 ? 8 : 4> F;
     SHARED float part[SPLIT][4][2][TOKENS][PART_STRIDE];
     SHARED __align__(16) float product[TOKENS][64 + 4];
     int warp = threadIdx.x / WARP, pair = warp % 4;

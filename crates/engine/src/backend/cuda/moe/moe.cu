@@ -17,7 +17,7 @@
 // Any number of rows:
 //
 //   route: grid ceil(rows / 4), block 128
-//   sort_visits: grid EXPERTS, block 256; `tile` is the ROWS of the two kernels after it
+//   sort_visits: grid EXPERTS, block a multiple of 32 up to 1024 (visits / 64 is good); `tile` is the ROWS of the two kernels after it
 //   EXPERTS_MANY(name, BITS, ROWS, WARPS): gate and up of the sorted visits.
 //       grid (EXPERT_WIDTH / (16 * WARPS), tiles), tiles = visits / ROWS + EXPERTS, visits = rows * TOPK;
 //       block 32 * WARPS, dynamic shared MANY_BYTES(BITS, ROWS, WARPS)
@@ -259,59 +259,70 @@ DEVICE void experts_few_down(
 // at most `tile`. A block has one expert; it counts for itself how many visits come before, so that
 // blocks need not wait for each other. The tiles of expert e stand from first(e) / tile + e on, where
 // its visits start at first(e): there is always room, and what is left over is marked.
-KERNEL void __launch_bounds__(256) sort_visits(
+KERNEL void __launch_bounds__(1024) sort_visits(
     const u32* expert, // [visits]
     u32 visits, u32 tile,
     u32* order,        // [visits] visits by expert; padding is left out
     uint4* tiles) {    // [visits / tile + EXPERTS] (expert or NONE, first place in order, count, -)
-    constexpr int WARPS = 8;
-    SHARED u32 warp_equal[WARPS], warp_less[WARPS];
+    SHARED u32 warp_equal[32], warp_less[32];
     start_next();
     wait_for_inputs();
     u32 e = blockIdx.x;
-    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int warps = blockDim.x / WARP, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     // a warp has one run of visits, a lane 4 neighbours in every 128
-    u32 share = (visits + WARPS * 128 - 1) / (WARPS * 128) * 128;
+    u32 share = (visits + warps * 128 - 1) / (warps * 128) * 128;
     u32 begin = min(warp * share, visits), end = min(begin + share, visits);
 
-    u32 equal = 0, less = 0;
-    for (u32 at = begin + lane * 4; at < end; at += 128)
-        for (u32 i = at; i < min(at + 4, end); i++) {
-            equal += expert[i] == e;
-            less += expert[i] < e;
-        }
-    #pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2) {
-        equal += __shfl_xor_sync(0xffffffff, equal, step);
-        less += __shfl_xor_sync(0xffffffff, less, step);
+    u32 equal = 0, less = 0, at = begin + lane * 4;
+    #pragma unroll 4
+    for (; at + 4 <= end; at += 128) {
+        uint4 v = *(const uint4*)(expert + at);
+        equal += (v.x == e) + (v.y == e) + (v.z == e) + (v.w == e);
+        less += (v.x < e) + (v.y < e) + (v.z < e) + (v.w < e);
     }
+    for (; at < end; at++) {
+        equal += expert[at] == e;
+        less += expert[at] < e;
+    }
+    equal = __reduce_add_sync(0xffffffff, equal);
+    less = __reduce_add_sync(0xffffffff, less);
     if (lane == 0) {
         warp_equal[warp] = equal;
         warp_less[warp] = less;
     }
     __syncthreads();
     u32 first = 0, count = 0, place = 0;
-    for (int k = 0; k < WARPS; k++) {
+    for (int k = 0; k < warps; k++) {
         first += warp_less[k];
         if (k < warp) place += warp_equal[k];
         count += warp_equal[k];
     }
     place += first;
 
-    if (equal > 0)
+    if (equal > 0) {
+        #pragma unroll 4
         for (u32 step = begin; step < end; step += 128) {
-            u32 at = step + lane * 4, found[4], before = 0, mine = 0;
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                found[i] = __ballot_sync(0xffffffff, at + i < end && expert[min(at + i, end - 1)] == e);
-                before += __popc(found[i] & ((1u << lane) - 1));
+            at = step + lane * 4;
+            uint4 v = make_uint4(NONE, NONE, NONE, NONE);
+            if (at + 4 <= end) {
+                v = *(const uint4*)(expert + at);
+            } else {
+                if (at < end) v.x = expert[at];
+                if (at + 1 < end) v.y = expert[at + 1];
+                if (at + 2 < end) v.z = expert[at + 2];
             }
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                if (found[i] >> lane & 1) order[place + before + mine++] = at + i;
-            }
-            place += __popc(found[0]) + __popc(found[1]) + __popc(found[2]) + __popc(found[3]);
+            u32 earlier = (1u << lane) - 1;
+            u32 x = __ballot_sync(0xffffffff, v.x == e), y = __ballot_sync(0xffffffff, v.y == e);
+            u32 z = __ballot_sync(0xffffffff, v.z == e), w = __ballot_sync(0xffffffff, v.w == e);
+            u32 to = place + __popc(x & earlier) + __popc(y & earlier) + __popc(z & earlier)
+                + __popc(w & earlier);
+            if (v.x == e) order[to++] = at;
+            if (v.y == e) order[to++] = at + 1;
+            if (v.z == e) order[to++] = at + 2;
+            if (v.w == e) order[to++] = at + 3;
+            place += __popc(x) + __popc(y) + __popc(z) + __popc(w);
         }
+    }
 
     u32 slot = first / tile + e, next = (first + count) / tile + e + 1;
     if (e == EXPERTS - 1) next = visits / tile + EXPERTS;
