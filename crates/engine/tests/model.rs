@@ -134,7 +134,7 @@ fn batch_mates_change_no_bit() {
 
 #[test]
 fn greedy_tokens_are_a_function_of_the_prompt() {
-    on_every_backend(|candidate, backend, shape| {
+    on_every_backend(|_, backend, shape| {
         let tokens = prompt(shape, 7, 70);
         let start = |backend: &mut dyn Backend| backend.open(100).unwrap();
         let whole = start(backend);
@@ -280,7 +280,7 @@ fn memory_of_closed_sequences_comes_back_clean() {
 
 #[test]
 fn unknown_sequences_are_refused() {
-    on_every_backend(|candidate, backend, _| {
+    on_every_backend(|_, backend, _| {
         let closed = backend.open(10).unwrap();
         backend.close(closed).unwrap();
         for id in [closed, SequenceId(u64::MAX)] {
@@ -345,7 +345,7 @@ fn a_refused_batch_changes_nothing() {
 
 #[test]
 fn a_sequence_takes_exactly_its_context() {
-    on_every_backend(|candidate, backend, shape| {
+    on_every_backend(|_, backend, shape| {
         let sequence = backend.open(5).unwrap();
         step(backend, sequence, &[1, 2, 3, 4, 5], Wants::Last);
         let copies = [sequence, backend.fork(sequence).unwrap()];
@@ -362,7 +362,7 @@ fn a_sequence_takes_exactly_its_context() {
 
 #[test]
 fn a_batch_without_rows_is_no_work() {
-    on_every_backend(|candidate, backend, _| {
+    on_every_backend(|_, backend, _| {
         let mut logits = Logits::new();
         backend.forward(&Batch { rows: &[] }, &mut logits).unwrap();
         assert_eq!(logits.rows(), 0);
@@ -371,7 +371,7 @@ fn a_batch_without_rows_is_no_work() {
 
 #[test]
 fn predicted_memory_grows_with_the_context_only() {
-    on_every_backend(|candidate, backend, _| {
+    on_every_backend(|_, backend, _| {
         let [empty, short, long] = [0, 500, 1000].map(|tokens| backend.bytes_for(tokens));
         assert!(empty.state > 0);
         assert_eq!((empty.state, empty.state), (short.state, long.state));

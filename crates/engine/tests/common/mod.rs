@@ -12,7 +12,7 @@ use calla_engine::{
         cpu::Cpu,
         cuda::{
             Cuda,
-            device::{Device, driver::Driver},
+            device::{Device, driver::Driver, emulator::Emulator},
         },
         reference::Reference,
     },
@@ -116,17 +116,38 @@ const CANDIDATES: &[Candidate] = &[
         refuses: CPU_REFUSES,
         start: |shape, weights| cpu(shape, weights, Precision::Default, 3),
     },
+    Candidate {
+        name: "cuda exact, emulated",
+        bits: "cuda exact",
+        way_tolerance: CUDA_EXACT_WAYS,
+        oracle_tolerance: 1e-4,
+        refuses: CPU_REFUSES,
+        start: |shape, weights| cuda(Arc::new(Emulator::open()?), shape, weights, Precision::Exact),
+    },
+    Candidate {
+        name: "cuda, emulated",
+        bits: "cuda",
+        way_tolerance: CUDA_WAYS,
+        oracle_tolerance: 5e-3,
+        refuses: CPU_REFUSES,
+        start: |shape, weights| {
+            cuda(Arc::new(Emulator::open()?), shape, weights, Precision::Default)
+        },
+    },
 ];
 
 /// Rounding of activations to half precision, which differs with the order of sums before it.
 const CUDA_WAYS: f64 = 1e-3;
+
+/// The same in exact mode.
+const CUDA_EXACT_WAYS: f64 = 1e-5;
 
 /// The GPU.
 const CUDA_HERE: &[Candidate] = &[
     Candidate {
         name: "cuda exact",
         bits: "cuda exact",
-        way_tolerance: 1e-5,
+        way_tolerance: CUDA_EXACT_WAYS,
         oracle_tolerance: 1e-4,
         refuses: CPU_REFUSES,
         start: |shape, weights| cuda(Arc::new(Driver::open()?), shape, weights, Precision::Exact),
@@ -135,7 +156,7 @@ const CUDA_HERE: &[Candidate] = &[
         name: "cuda",
         bits: "cuda",
         way_tolerance: CUDA_WAYS,
-        oracle_tolerance: 2e-3,
+        oracle_tolerance: 5e-3,
         refuses: CPU_REFUSES,
         start: |shape, weights| cuda(Arc::new(Driver::open()?), shape, weights, Precision::Default),
     },

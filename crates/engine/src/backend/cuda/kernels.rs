@@ -91,11 +91,8 @@ impl Kernels {
     ) -> Result<Self, Error> {
         let plan = Plan::new(shape, weights, dimensions);
         let compiled: Vec<_> = thread::scope(|scope| {
-            let workers: Vec<_> = plan
-                .units
-                .iter()
-                .map(|unit| scope.spawn(move || device.compile(unit)))
-                .collect();
+            let workers: Vec<_> =
+                plan.units.iter().map(|unit| scope.spawn(move || device.compile(unit))).collect();
             workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
         });
         let mut compiled = compiled.into_iter();

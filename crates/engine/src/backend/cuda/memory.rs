@@ -40,8 +40,10 @@ impl Memory for HistoryMemory {
 
     fn add_slab(&mut self) -> Result<(), Error> {
         let bytes = self.page_bytes.saturating_mul(SLAB_PAGES);
-        self.slabs.push(self.device.allocate(bytes, "KV pages")?);
-        Ok(())
+        let slab = self.device.allocate(bytes, "KV pages")?;
+        self.slabs.push(slab);
+        // A page is copied whole, written or not: a checker of memory should find nothing there.
+        self.device.zero(slab, bytes)
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), Error> {

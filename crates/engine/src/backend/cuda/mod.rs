@@ -130,13 +130,8 @@ impl Cuda {
     /// Runs a checked batch whose sequences have their pages.
     fn run(&mut self, batch: &Batch<'_>, logits: &mut [f32]) -> Result<(), Error> {
         let size = self.plan_size(batch);
-        let plan = self.planner.write(
-            batch,
-            &self.sequences,
-            size,
-            &*self.device,
-            self.scratch.plan,
-        )?;
+        let plan =
+            self.planner.write(batch, &self.sequences, size, &*self.device, self.scratch.plan)?;
         let pass = pass::Pass {
             device: &*self.device,
             shape: &self.shape,

@@ -17,12 +17,12 @@ pub(super) const LOGIT_ROWS: usize = 64;
 
 /// What the stages of a pass write, apart from sequences.
 pub(super) struct Scratch {
-    pub(super) plan: Address,      // PlanSize::bytes
-    pub(super) x: Address,         // [rows, hidden] residual stream
+    pub(super) plan: Address,       // PlanSize::bytes
+    pub(super) x: Address,          // [rows, hidden] residual stream
     pub(super) normed: Activations, // [rows, hidden]
-    pub(super) projected: Address, // [rows, projection's width] what a mixer's first matrices give
-    pub(super) read: Activations,  // [rows, value_width or query_width]
-    pub(super) logits: Address,    // [LOGIT_ROWS, vocab]
+    pub(super) projected: Address,  // [rows, projection's width] what a mixer's first matrices give
+    pub(super) read: Activations,   // [rows, value_width or query_width]
+    pub(super) logits: Address,     // [LOGIT_ROWS, vocab]
     pub(super) delta_net: Option<DeltaNetScratch>,
     pub(super) attention: Option<AttentionScratch>,
     pub(super) mlp: MlpScratch,
@@ -53,13 +53,13 @@ pub(super) struct MlpScratch {
 
 /// Of stage `moe`.
 pub(super) struct MoeScratch {
-    pub(super) logits: Address,     // [rows, experts and shared gate, in tiles]
-    pub(super) experts: Address,    // [rows, top k] u32
-    pub(super) scores: Address,     // [rows, top k + 1]
-    pub(super) inner: Activations,  // [rows * top k, expert_width]
-    pub(super) down: Address,       // [rows * top k, hidden], or [rows, top k + 1, expert_width]
-    pub(super) shared: Address,     // [rows, hidden]
-    pub(super) visits: Address,     // tables of rows by expert, see moe.cu
+    pub(super) logits: Address,    // [rows, experts and shared gate, in tiles]
+    pub(super) experts: Address,   // [rows, top k] u32
+    pub(super) scores: Address,    // [rows, top k + 1]
+    pub(super) inner: Activations, // [rows * top k, expert_width]
+    pub(super) down: Address,      // [rows * top k, hidden], or [rows, top k + 1, expert_width]
+    pub(super) shared: Address,    // [rows, hidden]
+    pub(super) visits: Address,    // tables of rows by expert, see moe.cu
 }
 
 /// Spans of attention, times rows, whose results are kept apart until they are merged.
@@ -94,7 +94,8 @@ impl Scratch {
             normed: memory.activations(rows, shape.hidden, group, pieces)?,
             projected: memory.words(rows * input_width)?,
             read: memory.activations(rows, read_width, group, pieces)?,
-            logits: memory.words(rows.min(LOGIT_ROWS) * shape.vocab.next_multiple_of(TILE_OUTPUTS))?,
+            logits: memory
+                .words(rows.min(LOGIT_ROWS) * shape.vocab.next_multiple_of(TILE_OUTPUTS))?,
             delta_net: if has(MixerKind::DeltaNet) {
                 Some(DeltaNetScratch {
                     qkv: memory.words(rows * net.conv_channels())?,
@@ -116,11 +117,12 @@ impl Scratch {
                 None
             },
             mlp: match shape.mlp {
-                MlpShape::Dense { width } => MlpScratch {
-                    inner: memory.activations(rows, width, group, pieces)?,
-                    moe: None,
-                },
-                MlpShape::Moe { experts, experts_per_token, expert_width, shared_width, .. } => {
+                MlpShape::Dense { width } => {
+                    MlpScratch { inner: memory.activations(rows, width, group, pieces)?, moe: None }
+                }
+                MlpShape::Moe {
+                    experts, experts_per_token, expert_width, shared_width, ..
+                } => {
                     let visits = rows * experts_per_token;
                     MlpScratch {
                         inner: memory.activations(rows, shared_width, group, pieces)?,

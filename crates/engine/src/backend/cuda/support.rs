@@ -1,7 +1,10 @@
 //! What the kernels ask of a model and of a device, checked once so that no forward pass can fail
 //! on it.
 
-use super::{device::Device, dimensions::{TILE_INPUTS, linears}};
+use super::{
+    device::Device,
+    dimensions::{TILE_INPUTS, linears},
+};
 use crate::{
     Error,
     model::{Linear, MixerKind, Mlp, MlpShape, Shape, Swiglu, Weights},
@@ -21,12 +24,9 @@ const TOP_K_MAX: usize = 16;
 pub(super) fn check(shape: &Shape, weights: &Weights) -> Result<(), Error> {
     let refuse = |problem: String| Err(unavailable(problem));
     let head_dim = shape.attention.head_dim;
-    if shape.layers_of(MixerKind::Attention) > 0
-        && (!head_dim.is_multiple_of(32) || head_dim > 256)
+    if shape.layers_of(MixerKind::Attention) > 0 && (!head_dim.is_multiple_of(32) || head_dim > 256)
     {
-        return refuse(format!(
-            "attention heads of {head_dim}: takes multiples of 32, up to 256"
-        ));
+        return refuse(format!("attention heads of {head_dim}: takes multiples of 32, up to 256"));
     }
     let net = &shape.delta_net;
     if shape.layers_of(MixerKind::DeltaNet) > 0 {
@@ -45,9 +45,7 @@ pub(super) fn check(shape: &Shape, weights: &Weights) -> Result<(), Error> {
             return refuse(format!("{experts} experts: takes up to {EXPERTS_MAX}"));
         }
         if experts_per_token > TOP_K_MAX {
-            return refuse(format!(
-                "{experts_per_token} experts a token: takes up to {TOP_K_MAX}"
-            ));
+            return refuse(format!("{experts_per_token} experts a token: takes up to {TOP_K_MAX}"));
         }
     }
     for linear in linears(weights) {

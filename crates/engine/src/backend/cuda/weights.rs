@@ -94,8 +94,6 @@ pub(super) struct DeviceSwiglu {
 /// Matrices with the same input whose results stand side by side, each from a tile's start.
 pub(super) struct Projection {
     pub(super) inputs: usize,
-    /// Columns of the result.
-    pub(super) width: usize,
     /// Runs of matrices of the same bits, as one each.
     pub(super) parts: Vec<Part>,
 }
@@ -209,7 +207,7 @@ impl Loader<'_> {
             parts.push(Part { matrix, bits: run[0].bits, column, outputs });
             column += outputs;
         }
-        Ok(Projection { inputs: matrices[0].inputs, width: column, parts })
+        Ok(Projection { inputs: matrices[0].inputs, parts })
     }
 
     fn swiglu(&mut self, mlp: &Swiglu) -> Result<DeviceSwiglu, Error> {
@@ -235,76 +233,109 @@ impl Loader<'_> {
         })
     }
 
-    /// Matrices of the same inputs and bits, one below the other, each from a tile's start.
+    /// Matrices of the same inputs, bits and group, one below the other, each from a tile's start.
     fn stack(&mut self, matrices: &[&Linear]) -> Result<Matrix, Error> {
-        let (inputs, bits) = (matrices[0].inputs, matrices[0].bits);
-        let tiles: usize =
-            matrices.iter().map(|linear| linear.outputs.div_ceil(TILE_OUTPUTS)).sum();
-        let tile_words = TILE_OUTPUTS * inputs * bits / 8;
-        let tile_affine = inputs / self.group * TILE_OUTPUTS * 4;
+        let first = matrices[0];
+        let rows: usize =
+            matrices.iter().map(|linear| linear.outputs.next_multiple_of(TILE_OUTPUTS)).sum();
         let matrix = Matrix {
-            words: self.memory.bytes_of(tiles * tile_words)?,
-            affine: self.memory.bytes_of(tiles * tile_affine)?,
+            words: self.memory.bytes_of(rows * first.row_bytes())?,
+            affine: self.memory.bytes_of(4 * rows * (first.inputs / self.group))?,
         };
-        let mut tile = 0;
-        for linear in matrices {
-            self.repack(linear, &Matrix {
-                words: matrix.words.plus(tile * tile_words),
-                affine: matrix.affine.plus(tile * tile_affine),
-            })?;
-            tile += linear.outputs.div_ceil(TILE_OUTPUTS);
+        // Matrices that end with a tile can be repacked together: a launch each costs more than
+        // the work of a small one.
+        let together = matrices.chunk_by(|above, below| {
+            above.outputs.is_multiple_of(TILE_OUTPUTS) && above.group == below.group
+        });
+        let mut row = 0;
+        for run in together {
+            row = self.repack(run, &matrix, row)?;
         }
         Ok(matrix)
     }
 
-    /// Copies a matrix in pieces of whole tiles, and repacks each.
-    fn repack(&mut self, linear: &Linear, to: &Matrix) -> Result<(), Error> {
-        let (row, groups) = (linear.row_bytes(), linear.groups());
+    /// Copies the rows of matrices piece by piece and repacks each piece; they start at `row` of
+    /// `to`, a tile's start. Gives the row behind them.
+    fn repack(
+        &mut self,
+        matrices: &[&Linear],
+        to: &Matrix,
+        mut row: usize,
+    ) -> Result<usize, Error> {
+        let first = matrices[0];
+        let (row_bytes, groups) = (first.row_bytes(), first.groups());
         // A piece's words, then its scales, then its biases; each starts at a multiple of 256.
-        let piece_rows = (STAGED_BYTES - 768) / (row + 4 * groups) / TILE_OUTPUTS * TILE_OUTPUTS;
-        for first in (0..linear.outputs).step_by(piece_rows.max(TILE_OUTPUTS)) {
-            let rows = piece_rows.min(linear.outputs - first);
-            let words = self.staged;
-            let scales = words.plus((rows * row).next_multiple_of(256));
-            let biases = scales.plus((2 * rows * groups).next_multiple_of(256));
-            let affine = 2 * first * groups..2 * (first + rows) * groups;
-            self.device.upload(words, &linear.weight[first * row..(first + rows) * row])?;
-            self.device.upload(scales, &linear.scales[affine.clone()])?;
-            self.device.upload(biases, &linear.biases[affine])?;
+        let rows_max = (STAGED_BYTES - 768) / (row_bytes + 4 * groups);
+        let rows_max = rows_max / TILE_OUTPUTS * TILE_OUTPUTS;
+        let scales = self.staged.plus((rows_max * row_bytes).next_multiple_of(256));
+        let biases = scales.plus((2 * rows_max * groups).next_multiple_of(256));
 
-            let tile = first / TILE_OUTPUTS;
-            let tiles = rows.div_ceil(TILE_OUTPUTS);
-            let dimension = |value: usize| Argument::from(value as u32);
-            let words_to = to.words.plus(tile * TILE_OUTPUTS * row);
-            let quads = tiles * (linear.inputs / TILE_INPUTS) * 32 * (linear.bits / 4);
-            self.launch(self.kernels.words, quads, &[
-                words.into(),
+        let mut staged = 0;
+        let total: usize = matrices.iter().map(|linear| linear.outputs).sum();
+        let mut left = total;
+        for linear in matrices {
+            let mut done = 0;
+            while done < linear.outputs {
+                let rows = (rows_max - staged).min(linear.outputs - done);
+                let words = done * row_bytes..(done + rows) * row_bytes;
+                let affine = 2 * done * groups..2 * (done + rows) * groups;
+                let affine_at = 2 * staged * groups;
+                self.device.upload(self.staged.plus(staged * row_bytes), &linear.weight[words])?;
+                self.device.upload(scales.plus(affine_at), &linear.scales[affine.clone()])?;
+                self.device.upload(biases.plus(affine_at), &linear.biases[affine])?;
+                done += rows;
+                staged += rows;
+                left -= rows;
+                if staged == rows_max || left == 0 {
+                    self.repack_staged(first, [scales, biases], staged, to, row)?;
+                    row += staged.next_multiple_of(TILE_OUTPUTS);
+                    staged = 0;
+                }
+            }
+        }
+        Ok(row)
+    }
+
+    /// Repacks the `rows` rows that have been copied.
+    fn repack_staged(
+        &self,
+        like: &Linear,
+        [scales, biases]: [Address; 2],
+        rows: usize,
+        to: &Matrix,
+        row: usize,
+    ) -> Result<(), Error> {
+        let dimension = |value: usize| Argument::from(value as u32);
+        let padded = rows.next_multiple_of(TILE_OUTPUTS);
+        let quads = padded / TILE_OUTPUTS * (like.inputs / TILE_INPUTS) * 32 * (like.bits / 4);
+        self.launch(
+            self.kernels.words,
+            quads,
+            &[
+                self.staged.into(),
                 dimension(rows),
-                dimension(linear.inputs),
-                dimension(linear.bits),
-                words_to.into(),
-            ])?;
-            let pairs = tiles * (linear.inputs / self.group) * TILE_OUTPUTS;
-            let affine_to = to.affine.plus(4 * tile * (linear.inputs / self.group) * TILE_OUTPUTS);
-            self.launch(self.kernels.affine, pairs, &[
+                dimension(like.inputs),
+                dimension(like.bits),
+                to.words.plus(row * like.row_bytes()).into(),
+            ],
+        )?;
+        let groups = like.inputs / self.group;
+        self.launch(
+            self.kernels.affine,
+            padded * groups,
+            &[
                 scales.into(),
                 biases.into(),
                 dimension(rows),
-                dimension(linear.inputs),
-                dimension(linear.group),
-                affine_to.into(),
-            ])?;
-        }
-        Ok(())
+                dimension(like.inputs),
+                dimension(like.group),
+                to.affine.plus(4 * row * groups).into(),
+            ],
+        )
     }
 
     /// A thread for each of `count` results.
-    fn launch(
-        &self,
-        kernel: Kernel,
-        count: usize,
-        arguments: &[Argument],
-    ) -> Result<(), Error> {
+    fn launch(&self, kernel: Kernel, count: usize, arguments: &[Argument]) -> Result<(), Error> {
         self.device.launch(&Launch {
             kernel,
             grid: [count.div_ceil(REPACK_THREADS) as u32, 1, 1],

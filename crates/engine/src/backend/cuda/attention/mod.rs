@@ -79,13 +79,7 @@ impl Pass<'_> {
     }
 
     /// What `rows` rows from `first` on read, each span of its keys by a block of its own.
-    fn attend(
-        &self,
-        layer: usize,
-        first: usize,
-        rows: usize,
-        splits: usize,
-    ) -> Result<(), Error> {
+    fn attend(&self, layer: usize, first: usize, rows: usize, splits: usize) -> Result<(), Error> {
         let shape = &self.shape.attention;
         let scratch = self.scratch.attention.as_ref().expect("made for this shape");
         let (row_sequence, row_position) =

@@ -1,11 +1,6 @@
 //! Stage `delta_net`: in_proj, convolution, gates, state, gated norm, out_proj, residual.
 
-use super::{
-    device::Kernel,
-    pass::Pass,
-    scratch::delta_net_width,
-    weights::DeviceDeltaNet,
-};
+use super::{device::Kernel, pass::Pass, scratch::delta_net_width, weights::DeviceDeltaNet};
 use crate::{
     Error,
     backend::histories::StateLayout,
@@ -47,12 +42,11 @@ impl Pass<'_> {
         self.project(&weights.input, self.scratch.normed, self.plan.rows, projected, width)?;
 
         // conv, gates, state, gated norm
-        let layout = StateLayout {
-            conv_len: conv_state_len(self.shape),
-            ..StateLayout::new(self.shape)
-        };
+        let layout =
+            StateLayout { conv_len: conv_state_len(self.shape), ..StateLayout::new(self.shape) };
         let state_at = layout.layer_at(layer) as u64;
-        if self.one_row_each() && self.shape.delta_net.value_dim.is_multiple_of(self.dimensions.group)
+        if self.one_row_each()
+            && self.shape.delta_net.value_dim.is_multiple_of(self.dimensions.group)
         {
             self.delta_decode(weights, state_at)?;
         } else {

@@ -148,12 +148,7 @@ pub(super) fn instances(linear: &[Key], swiglu: &[SwigluKey]) -> (String, Vec<St
 }
 
 /// `MANY_BYTES` of the kernel file: shared memory of a block for many rows.
-pub(super) fn many_bytes(
-    dimensions: &Dimensions,
-    bits: usize,
-    rows: usize,
-    warps: usize,
-) -> usize {
+pub(super) fn many_bytes(dimensions: &Dimensions, bits: usize, rows: usize, warps: usize) -> usize {
     let Dimensions { group, pieces, .. } = dimensions;
     let stages = if rows <= 32 { 4 } else { 3 };
     stages * (rows * (128 * pieces + 512 / group) + warps * (1024 * (bits / 4) + 8192 / group))
@@ -207,9 +202,10 @@ impl Pass<'_> {
         out: Address,
         width: usize,
     ) -> Result<(), Error> {
-        projection.parts.iter().try_for_each(|part| {
-            self.linear(part, projection.inputs, x, rows, (out, width), false)
-        })
+        projection
+            .parts
+            .iter()
+            .try_for_each(|part| self.linear(part, projection.inputs, x, rows, (out, width), false))
     }
 
     /// Adds the product to the residual stream.
@@ -254,7 +250,13 @@ impl Pass<'_> {
         let row_blocks = rows.div_ceil(block_rows);
         if rows <= FEW_ROWS_MAX {
             let tiles = outputs.div_ceil(TILE_OUTPUTS).div_ceil(key.few_tiles());
-            return self.launch(kernel, [tiles, row_blocks, 1], 32 * key.few_warps(), 0, &arguments);
+            return self.launch(
+                kernel,
+                [tiles, row_blocks, 1],
+                32 * key.few_warps(),
+                0,
+                &arguments,
+            );
         }
         let shared = many_bytes(self.dimensions, part.bits, block_rows, MANY_WARPS);
         let blocks = outputs.div_ceil(32 * MANY_WARPS);
@@ -304,12 +306,8 @@ impl Pass<'_> {
         add: bool,
     ) -> Result<(), Error> {
         let hidden = self.shape.hidden;
-        let part = Part {
-            matrix: weights.down,
-            bits: weights.down_bits,
-            column: 0,
-            outputs: hidden,
-        };
+        let part =
+            Part { matrix: weights.down, bits: weights.down_bits, column: 0, outputs: hidden };
         self.linear(&part, weights.width, inner, self.plan.rows, (out, hidden), add)
     }
 }

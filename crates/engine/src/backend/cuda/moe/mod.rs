@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Error,
-    model::{Moe, MlpShape, Shape},
+    model::{MlpShape, Moe, Shape},
 };
 
 /// The kernel file; it is compiled behind matmul.cu.

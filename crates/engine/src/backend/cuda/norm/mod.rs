@@ -28,8 +28,7 @@ impl Pass<'_> {
         rows: usize,
         gain: Address,
     ) -> Result<(), Error> {
-        let arguments =
-            [self.scratch.x.into(), pick, gain.into(), self.scratch.normed.into()];
+        let arguments = [self.scratch.x.into(), pick, gain.into(), self.scratch.normed.into()];
         self.launch(self.kernels.norm, [rows, 1, 1], threads(self.shape), 0, &arguments)
     }
 }

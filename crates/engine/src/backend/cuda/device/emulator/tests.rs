@@ -91,9 +91,7 @@ impl Fixture {
         shared_bytes: u32,
         arguments: &[Argument],
     ) -> String {
-        self.launch(name, [2, 1, 1], threads, shared_bytes, arguments)
-            .expect_err(name)
-            .to_string()
+        self.launch(name, [2, 1, 1], threads, shared_bytes, arguments).expect_err(name).to_string()
     }
 }
 
