@@ -3,10 +3,13 @@
 //   kernel         grid                                                       block
 //   queries_keys   ((HEADS + 2 * KV_HEADS) / 4 rounded up, rows)              128
 //   attend         (splits, KV_HEADS * HEAD_TILES, rows)                      128
+//   attend_decode  (splits, KV_HEADS * HEAD_TILES, rows)                      128
 //   attend_merge   (HEADS * HEAD_DIM / 64 rounded up, rows)                   256
 //
-// No dynamic shared memory. They run in this order; what attend needs of a row's own key and value,
-// and of those of earlier rows of its step, queries_keys has put into the pages.
+// No dynamic shared memory. queries_keys, attend and attend_merge run in this order: what attend
+// needs of a row's own key and value, and of those of earlier rows of its step, queries_keys has
+// put into the pages. Where no sequence has more than one row and KV_FLOAT is 0, attend_decode does
+// what the first two do, with the same bits.
 //
 // A row's keys are cut into splits of split_tokens(position) tokens, one a block of attend: a rule
 // of the row's own position, so that its bits do not depend on the batch. `splits` is at least what
@@ -57,7 +60,7 @@ DEVICE void norm_rope(float (&x)[LANE_DIMS], const float (&gain)[LANE_DIMS],
     u32 lane = threadIdx.x % WARP;
     float sum = 0.0f;
     #pragma unroll
-    for (int i = 0; i < LANE_DIMS; i++) sum += x[i] * x[i];
+    for (int i = 0; i < LANE_DIMS; i++) sum = fmaf(x[i], x[i], sum);
     float scale = rsqrtf(lanes_sum(sum) * (1.0f / HEAD_DIM) + NORM_EPS);
     #pragma unroll
     for (int i = 0; i < LANE_DIMS; i++) {
@@ -70,10 +73,10 @@ DEVICE void norm_rope(float (&x)[LANE_DIMS], const float (&gain)[LANE_DIMS],
         u32 dim = lane + WARP * i;
         if (dim < ROTARY_DIMS / 2) {
             float2 t = turn[dim];
-            x[i] = x[i] * t.x - scratch[dim + ROTARY_DIMS / 2] * t.y;
+            x[i] = fmaf(x[i], t.x, -__fmul_rn(scratch[dim + ROTARY_DIMS / 2], t.y));
         } else if (dim < ROTARY_DIMS) {
             float2 t = turn[dim - ROTARY_DIMS / 2];
-            x[i] = scratch[dim - ROTARY_DIMS / 2] * t.y + x[i] * t.x;
+            x[i] = fmaf(x[i], t.x, __fmul_rn(scratch[dim - ROTARY_DIMS / 2], t.y));
         }
     }
     __syncwarp();
@@ -126,10 +129,43 @@ KERNEL void __launch_bounds__(128) queries_keys(
 
 // ---- attend ----------------------------------------------------------------------------------
 
-// softmax(q k / sqrt(HEAD_DIM)) v over one split, for the heads of a tile: unnormalised sums, the
-// largest score (times log2 e) and the sum of exp2(score - largest).
-//
-// Each warp takes every fourth token; the four results are merged in order.
+// What the four warps of a block found over their tokens, for each head: the sum of the values
+// weighted by exp2(score - largest), the largest score (times log2 e) and the sum of the weights.
+struct Found {
+    float sum[4][TILE_HEADS][HEAD_DIM + 4]; // rows apart by four banks
+    float2 stats[4][TILE_HEADS];            // (largest, sum of weights)
+};
+
+// Merges the warps' findings in order, for one split. All threads call it.
+DEVICE void merge_warps(const Found& found, u32 heads, u64 split_at /* of head 0, in splits */,
+                        u32 splits, float* partial, float2* stats) {
+    __syncthreads();
+    u32 lane = threadIdx.x % WARP;
+    for (u32 h = threadIdx.x / WARP; h < heads; h += 4) {
+        float largest = MINUS_INFINITY, total = 0.0f, fade[4];
+        #pragma unroll
+        for (int w = 0; w < 4; w++) largest = fmaxf(largest, found.stats[w][h].x);
+        #pragma unroll
+        for (int w = 0; w < 4; w++) { // warp 0 has a token, so `largest` is a number
+            fade[w] = exp2f(found.stats[w][h].x - largest);
+            total = fmaf(found.stats[w][h].y, fade[w], total);
+        }
+        u64 at = split_at + (u64)h * splits;
+        #pragma unroll
+        for (int i = 0; i < LANE_DIMS; i++) {
+            float y = 0.0f;
+            #pragma unroll
+            for (int w = 0; w < 4; w++) y = fmaf(fade[w], found.sum[w][h][lane + WARP * i], y);
+            partial[at * HEAD_DIM + lane + WARP * i] = y;
+        }
+        if (lane == 0) stats[at] = make_float2(largest, total);
+    }
+}
+
+#if KV_FLOAT
+
+// softmax(q k / sqrt(HEAD_DIM)) v over one split for the heads of a tile, in float throughout. Each
+// warp takes every fourth token.
 KERNEL void __launch_bounds__(128) attend(
     const float* queries,    // [rows, HEADS, HEAD_DIM]
     const u32* row_sequence, // [rows]
@@ -140,8 +176,7 @@ KERNEL void __launch_bounds__(128) attend(
     float* partial,          // [rows, HEADS, splits, HEAD_DIM]
     float2* stats            // [rows, HEADS, splits] (largest, sum)
 ) {
-    SHARED float merged[4][TILE_HEADS][HEAD_DIM];
-    SHARED float2 merged_stats[4][TILE_HEADS];
+    SHARED Found found;
     start_next();
     u32 split = blockIdx.x, splits = gridDim.x, row = blockIdx.z;
     u32 kv_head = blockIdx.y / HEAD_TILES;
@@ -196,30 +231,401 @@ KERNEL void __launch_bounds__(128) attend(
     #pragma unroll
     for (int h = 0; h < TILE_HEADS; h++) {
         #pragma unroll
-        for (int i = 0; i < LANE_DIMS; i++) merged[warp][h][lane + WARP * i] = sum[h][i];
-        if (lane == 0) merged_stats[warp][h] = make_float2(largest[h], total[h]);
+        for (int i = 0; i < LANE_DIMS; i++) found.sum[warp][h][lane + WARP * i] = sum[h][i];
+        if (lane == 0) found.stats[warp][h] = make_float2(largest[h], total[h]);
     }
-    __syncthreads();
-    for (u32 h = warp; h < heads; h += 4) {
-        float all_largest = MINUS_INFINITY, all_total = 0.0f, fade[4];
+    merge_warps(found, heads, ((u64)row * HEADS + head) * splits + split, splits, partial, stats);
+}
+
+#else // keys and values are halves
+
+// A tile is 16 tokens for a warp. Scores are queries [16, HEAD_DIM] times keys: rows g and g + 8 of
+// the left matrix are a query rounded to half and what that left, times 2^11, so that queries count
+// in full. The result lies in the registers just as the right matrix of the second product needs
+// its weights: values [HEAD_DIM, 16 tokens] times weights [16 tokens, 8 heads], where a weight too
+// is two halves, one product each.
+//
+// Keys and values come straight from the pages into registers, 16 bytes a lane and load, whatever
+// dimensions these are: the order of the dimensions within a product is free as long as both sides
+// share it. With g = lane / 4 and t = lane % 4:
+//   keys    run r, tokens g and g + 8: dimensions 32r + 8t .. +8, for k-steps 2r and 2r + 1
+//   values  chunk c, tokens 2t, 2t + 1, 2t + 8, 2t + 9: dimensions 64c + 8g .. +8, of which each
+//           pair of neighbours is rows g and g + 8 of a tile of the output
+// A last chunk of 32 dimensions has 4 a lane.
+#define RUNS (HEAD_DIM / 32)
+#define CHUNKS (HEAD_DIM / 64)
+#define LAST_CHUNK (HEAD_DIM % 64 != 0)
+
+struct KeyTile {
+    uint4 at[RUNS][2];
+};
+struct ValueTile {
+    uint4 at[CHUNKS + 1][4];
+    uint2 last[4];
+};
+
+// The lane's part of a tile; tokens from `end` on read as zeros (what stands there may be anything,
+// and zero times anything must be zero).
+DEVICE void load_keys(KeyTile& tile, const Kv* keys /* [16, HEAD_DIM] */, u32 start, u32 end) {
+    u32 g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    #pragma unroll
+    for (int i = 0; i < 2; i++) {
+        bool valid = start + g + 8 * i < end;
         #pragma unroll
-        for (int i = 0; i < 4; i++) all_largest = fmaxf(all_largest, merged_stats[i][h].x);
-        #pragma unroll
-        for (int i = 0; i < 4; i++) { // warp 0 has a token, so all_largest is a number
-            fade[i] = exp2f(merged_stats[i][h].x - all_largest);
-            all_total += merged_stats[i][h].y * fade[i];
-        }
-        u64 at = ((u64)row * HEADS + head + h) * splits + split;
-        #pragma unroll
-        for (int i = 0; i < LANE_DIMS; i++) {
-            float y = 0.0f;
-            #pragma unroll
-            for (int w = 0; w < 4; w++) y += fade[w] * merged[w][h][lane + WARP * i];
-            partial[at * HEAD_DIM + lane + WARP * i] = y;
-        }
-        if (lane == 0) stats[at] = make_float2(all_largest, all_total);
+        for (int run = 0; run < RUNS; run++)
+            tile.at[run][i] = valid ? *(const uint4*)(keys + (g + 8 * i) * HEAD_DIM + 32 * run + 8 * t)
+                                    : make_uint4(0, 0, 0, 0);
     }
 }
+
+DEVICE void load_values(ValueTile& tile, const Kv* values, u32 start, u32 end) {
+    u32 g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 token = 2 * t + i % 2 + i / 2 * 8;
+        bool valid = start + token < end;
+        #pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; chunk++)
+            tile.at[chunk][i] = valid ? *(const uint4*)(values + token * HEAD_DIM + 64 * chunk + 8 * g)
+                                      : make_uint4(0, 0, 0, 0);
+        if (LAST_CHUNK)
+            tile.last[i] = valid ? *(const uint2*)(values + token * HEAD_DIM + 64 * CHUNKS + 4 * g)
+                                 : make_uint2(0, 0);
+    }
+}
+
+// Puts one token into its place in a tile that was loaded without it.
+DEVICE void patch_keys(KeyTile& tile, const Kv* key /* [HEAD_DIM] */, u32 start, u32 token) {
+    u32 g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    #pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (start + g + 8 * i == token) {
+            #pragma unroll
+            for (int run = 0; run < RUNS; run++) tile.at[run][i] = *(const uint4*)(key + 32 * run + 8 * t);
+        }
+}
+
+DEVICE void patch_values(ValueTile& tile, const Kv* value, u32 start, u32 token) {
+    u32 g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    #pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (start + 2 * t + i % 2 + i / 2 * 8 == token) {
+            #pragma unroll
+            for (int chunk = 0; chunk < CHUNKS; chunk++)
+                tile.at[chunk][i] = *(const uint4*)(value + 64 * chunk + 8 * g);
+            if (LAST_CHUNK) tile.last[i] = *(const uint2*)(value + 64 * CHUNKS + 4 * g);
+        }
+}
+
+// Queries as left matrices [k-step][lane] (a0, a1, a2, a3), in shared memory.
+typedef uint4 QueryFragments[HEAD_DIM / 16][WARP];
+
+// Puts dimensions dim..dim+4 (dim a multiple of 4) of a tile's query `h` there.
+DEVICE void put_query(QueryFragments& to, u32 h, u32 dim, float4 q) {
+    const float scale = LOG2_E * rsqrtf((float)HEAD_DIM);
+    q.x *= scale, q.y *= scale, q.z *= scale, q.w *= scale;
+    u32 a0 = half2_from(q.x, q.y), a2 = half2_from(q.z, q.w);
+    u32 a1 = half2_from((q.x - half_to((u16)a0)) * 2048.0f, (q.y - half_to((u16)(a0 >> 16))) * 2048.0f);
+    u32 a3 = half2_from((q.z - half_to((u16)a2)) * 2048.0f, (q.w - half_to((u16)(a2 >> 16))) * 2048.0f);
+    to[dim / 32 * 2 + dim / 4 % 2][h * 4 + dim % 32 / 8] = make_uint4(a0, a1, a2, a3);
+}
+
+// A warp's running softmax over its tiles. Lanes of head g = lane / 4 share `largest`; `total` is
+// the lane's own part. `sum` has dimensions by rows (see above) and heads 2t, 2t + 1 by columns.
+struct Running {
+    float largest, total;
+    float sum[HEAD_DIM / 16][4];
+};
+
+DEVICE void scores(float (&s)[2][4], const KeyTile& keys, const QueryFragments& queries) {
+    u32 lane = threadIdx.x % WARP;
+    #pragma unroll
+    for (int i = 0; i < 2; i++) s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0.0f;
+    #pragma unroll
+    for (int run = 0; run < RUNS; run++) {
+        uint4 a = queries[2 * run][lane], b = queries[2 * run + 1][lane];
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+            mma_f16(s[i], a.x, a.y, a.z, a.w, keys.at[run][i].x, keys.at[run][i].y);
+            mma_f16(s[i], b.x, b.y, b.z, b.w, keys.at[run][i].z, keys.at[run][i].w);
+        }
+    }
+}
+
+// Two dimensions of the output: `v0` and so on are the words with these of tokens 2t, 2t + 1,
+// 2t + 8, 2t + 9.
+DEVICE void add_values(float (&sum)[4], u32 v0, u32 v1, u32 v8, u32 v9, const u32 (&weights)[2],
+                       const u32 (&rests)[2]) {
+    u32 a0 = pick_bytes(v0, v1, 0x5410), a1 = pick_bytes(v0, v1, 0x7632);
+    u32 a2 = pick_bytes(v8, v9, 0x5410), a3 = pick_bytes(v8, v9, 0x7632);
+    mma_f16(sum, a0, a1, a2, a3, weights[0], weights[1]);
+    mma_f16(sum, a0, a1, a2, a3, rests[0], rests[1]);
+}
+
+// Takes a tile's scores and values in.
+DEVICE void add_tile(Running& running, const float (&s)[2][4], const ValueTile& values, u32 start,
+                     u32 end) {
+    u32 t = threadIdx.x % 4;
+    float score[2][2], tile_largest = MINUS_INFINITY;
+    #pragma unroll
+    for (int i = 0; i < 2; i++)
+        #pragma unroll
+        for (int j = 0; j < 2; j++) {
+            bool valid = start + 8 * i + 2 * t + j < end;
+            score[i][j] = valid ? fmaf(s[i][2 + j], 1.0f / 2048.0f, s[i][j]) : MINUS_INFINITY;
+            tile_largest = fmaxf(tile_largest, score[i][j]);
+        }
+    float largest = fmaxf(running.largest, lanes_max<4>(tile_largest)); // a tile has a valid token
+    float fade = exp2f(running.largest - largest);
+    running.largest = largest;
+    u32 weights[2], rests[2];
+    float total = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float low = exp2f(score[i][0] - largest), high = exp2f(score[i][1] - largest);
+        total += low + high;
+        weights[i] = half2_from(low, high);
+        rests[i] = half2_from(low - half_to((u16)weights[i]), high - half_to((u16)(weights[i] >> 16)));
+    }
+    running.total = fmaf(running.total, fade, total);
+    if (__any_sync(0xffffffffu, fade != 1.0f)) {
+        float fade0 = __shfl_sync(0xffffffffu, fade, 8 * t); // of heads 2t and 2t + 1
+        float fade1 = __shfl_sync(0xffffffffu, fade, 8 * t + 4);
+        #pragma unroll
+        for (int m = 0; m < HEAD_DIM / 16; m++) {
+            running.sum[m][0] *= fade0, running.sum[m][1] *= fade1;
+            running.sum[m][2] *= fade0, running.sum[m][3] *= fade1;
+        }
+    }
+    #pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        const uint4(&v)[4] = values.at[chunk];
+        add_values(running.sum[4 * chunk], v[0].x, v[1].x, v[2].x, v[3].x, weights, rests);
+        add_values(running.sum[4 * chunk + 1], v[0].y, v[1].y, v[2].y, v[3].y, weights, rests);
+        add_values(running.sum[4 * chunk + 2], v[0].z, v[1].z, v[2].z, v[3].z, weights, rests);
+        add_values(running.sum[4 * chunk + 3], v[0].w, v[1].w, v[2].w, v[3].w, weights, rests);
+    }
+    if (LAST_CHUNK) {
+        const uint2(&v)[4] = values.last;
+        add_values(running.sum[4 * CHUNKS], v[0].x, v[1].x, v[2].x, v[3].x, weights, rests);
+        add_values(running.sum[4 * CHUNKS + 1], v[0].y, v[1].y, v[2].y, v[3].y, weights, rests);
+    }
+}
+
+// Hands a warp's result to merge_warps.
+DEVICE void put_found(Found& found, const Running& running) {
+    u32 warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    float total = lanes_sum<4>(running.total);
+    if (t == 0 && g < TILE_HEADS) found.stats[warp][g] = make_float2(running.largest, total);
+    #pragma unroll
+    for (int m = 0; m < HEAD_DIM / 16; m++) {
+        bool last = m >= 4 * CHUNKS;
+        u32 dim = last ? 64 * CHUNKS + 4 * g + m % 4 * 2 : m / 4 * 64 + 8 * g + m % 4 * 2;
+        #pragma unroll
+        for (int j = 0; j < 2; j++)
+            if (2 * t + j < TILE_HEADS)
+                *(float2*)&found.sum[warp][2 * t + j][dim] =
+                    make_float2(running.sum[m][j], running.sum[m][2 + j]);
+    }
+}
+
+// What a block of attend works on.
+struct Span {
+    u32 kv_head, head, heads; // of KV head kv_head, `heads` query heads from `head` on
+    u32 start, end;           // positions
+    u32 tile;                 // first position of the warp's first tile; the others are 64 apart
+    u64 offset;               // of the KV head's keys in a page, in elements; values follow
+    u64 at;                   // of the first head's split among a step's, see `partial`
+};
+
+DEVICE Span span_of(u32 position, u32 layer) {
+    u32 first = blockIdx.y % HEAD_TILES * TILE_HEADS; // of the KV head's query heads
+    Span span;
+    span.kv_head = blockIdx.y / HEAD_TILES;
+    span.head = span.kv_head * SHARED_BY + first;
+    span.heads = min((u32)TILE_HEADS, SHARED_BY - first);
+    span.start = blockIdx.x * split_tokens(position);
+    span.end = min(span.start + split_tokens(position), position + 1);
+    span.tile = span.start + threadIdx.x / WARP * 16;
+    span.offset = (u64)(layer * KV_HEADS + span.kv_head) * 2 * PAGE_TOKENS * HEAD_DIM;
+    span.at = ((u64)blockIdx.z * HEADS + span.head) * gridDim.x + blockIdx.x;
+    return span;
+}
+
+// A tile's keys; its values are PAGE_TOKENS * HEAD_DIM further on.
+DEVICE const Kv* tile_at(const u64* pages, const Span& span, u32 tile) {
+    return (const Kv*)pages[tile / PAGE_TOKENS] + span.offset + tile % PAGE_TOKENS * HEAD_DIM;
+}
+
+// A warp's way through its tiles, of which the first is loaded. With FRESH the token at `known` is
+// not in the pages yet; its key and value are `fresh`. Otherwise `known` is the span's end.
+template <bool FRESH>
+DEVICE void attend_span(Running& running, KeyTile& keys, ValueTile& values, const Span& span,
+                        const u64* pages, const QueryFragments& queries, u32 known,
+                        const Kv (*fresh)[HEAD_DIM]) {
+    running.largest = MINUS_INFINITY;
+    running.total = 0.0f;
+    #pragma unroll
+    for (int m = 0; m < HEAD_DIM / 16; m++)
+        running.sum[m][0] = running.sum[m][1] = running.sum[m][2] = running.sum[m][3] = 0.0f;
+    #pragma unroll 1
+    for (u32 tile = span.tile; tile < span.end; tile += 64) {
+        if (FRESH && tile + 16 > known) {
+            patch_keys(keys, fresh[0], tile, known);
+            patch_values(values, fresh[1], tile, known);
+        }
+        u32 next = tile + 64;
+        const Kv* following = next < span.end ? tile_at(pages, span, next) : 0;
+        float s[2][4];
+        scores(s, keys, queries);
+        if (following) load_keys(keys, following, next, known);
+        add_tile(running, s, values, tile, span.end);
+        if (following) load_values(values, following + PAGE_TOKENS * HEAD_DIM, next, known);
+    }
+}
+
+// softmax(q k / sqrt(HEAD_DIM)) v over one split for the heads of a tile.
+KERNEL void __launch_bounds__(128) attend(
+    const float* queries,    // [rows, HEADS, HEAD_DIM]
+    const u32* row_sequence, // [rows]
+    const u32* row_position, // [rows]
+    const u64* pages,        // [sequences, pages_max]
+    u32 pages_max,
+    u32 layer,
+    float* partial,          // [rows, HEADS, splits, HEAD_DIM]
+    float2* stats            // [rows, HEADS, splits] (largest, sum)
+) {
+    SHARED Found found;
+    SHARED QueryFragments fragments;
+    start_next();
+    u32 row = blockIdx.z, sequence = row_sequence[row], position = row_position[row];
+    wait_for_inputs();
+    if (sequence == NONE || blockIdx.x >= split_count(position)) return;
+    pages += (u64)sequence * pages_max;
+    Span span = span_of(position, layer);
+
+    KeyTile keys;
+    ValueTile values;
+    if (span.tile < span.end) {
+        const Kv* first = tile_at(pages, span, span.tile);
+        load_keys(keys, first, span.tile, span.end);
+        load_values(values, first + PAGE_TOKENS * HEAD_DIM, span.tile, span.end);
+    }
+    for (u32 i = threadIdx.x; i < 8 * HEAD_DIM / 4; i += 128) {
+        u32 h = i / (HEAD_DIM / 4), dim = i % (HEAD_DIM / 4) * 4;
+        const float* query = queries + ((u64)row * HEADS + span.head + h) * HEAD_DIM + dim;
+        put_query(fragments, h, dim, h < span.heads ? *(const float4*)query : make_float4(0, 0, 0, 0));
+    }
+    __syncthreads();
+    Running running;
+    attend_span<false>(running, keys, values, span, pages, fragments, span.end, 0);
+    put_found(found, running);
+    merge_warps(found, span.heads, span.at, gridDim.x, partial, stats);
+}
+
+// queries_keys and attend in one, where no sequence has more than one row. Every block norms and
+// turns the queries it needs; those that see the row's own position also its key and value, and the
+// first of them puts these into the page.
+//
+// Fetched before the wait: what tells where the pages are, and the keys and values of earlier
+// steps. Kernels before this one in the chain do not write them if the chain's first kernel does
+// not start before the step before has ended (no programmatic launch) and finds the batch's arrays
+// written.
+KERNEL void __launch_bounds__(128) attend_decode(
+    const float* proj, u32 ld, // [rows, ld]
+    const float* query_gain,   // [HEAD_DIM]
+    const float* key_gain,     // [HEAD_DIM]
+    const float2* table,       // [rows, ROTARY_DIMS / 2] (cos, sin)
+    const u32* row_sequence,   // [rows]
+    const u32* row_position,   // [rows]
+    const u64* pages,          // [sequences, pages_max]
+    u32 pages_max,
+    u32 layer,
+    float* partial,            // [rows, HEADS, splits, HEAD_DIM]
+    float2* stats              // [rows, HEADS, splits] (largest, sum)
+) {
+    SHARED Found found;
+    SHARED QueryFragments fragments;
+    SHARED uint4 fresh[2][HEAD_DIM / 8];
+    SHARED float4 scratch[4][HEAD_DIM / 4];
+    start_next();
+    u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    u32 row = blockIdx.z, sequence = row_sequence[row], position = row_position[row];
+    if (sequence == NONE || blockIdx.x >= split_count(position)) {
+        wait_for_inputs();
+        return;
+    }
+    pages += (u64)sequence * pages_max;
+    Span span = span_of(position, layer);
+    KeyTile keys;
+    ValueTile values;
+    if (span.tile < span.end) {
+        const Kv* first = tile_at(pages, span, span.tile);
+        load_keys(keys, first, span.tile, position);
+        load_values(values, first + PAGE_TOKENS * HEAD_DIM, span.tile, position);
+    }
+    float gain[LANE_DIMS];
+    #pragma unroll
+    for (int i = 0; i < LANE_DIMS; i++) gain[i] = query_gain[lane + WARP * i];
+    wait_for_inputs();
+
+    // a warp takes every fourth query; the last two warps take the key and the value besides
+    proj += (u64)row * ld;
+    const float2* turn = table + (u64)row * (ROTARY_DIMS / 2);
+    float* own = (float*)scratch[warp];
+    constexpr int MINE = (TILE_HEADS + 3) / 4;
+    float x[MINE][LANE_DIMS], y[LANE_DIMS];
+    bool takes_fresh = warp >= 2 && position < span.end, is_key = warp == 2;
+    #pragma unroll
+    for (int j = 0; j < MINE; j++) {
+        u32 h = min(warp + 4 * j, span.heads - 1);
+        #pragma unroll
+        for (int i = 0; i < LANE_DIMS; i++)
+            x[j][i] = proj[COLUMN_Q + (span.head + h) * 2 * HEAD_DIM + lane + WARP * i];
+    }
+    if (takes_fresh) {
+        #pragma unroll
+        for (int i = 0; i < LANE_DIMS; i++)
+            y[i] = proj[(is_key ? COLUMN_K : COLUMN_V) + span.kv_head * HEAD_DIM + lane + WARP * i];
+    }
+    #pragma unroll
+    for (int j = 0; j < MINE; j++) {
+        norm_rope(x[j], gain, turn, own);
+        #pragma unroll
+        for (int i = 0; i < LANE_DIMS; i++) own[lane + WARP * i] = x[j][i];
+        __syncwarp();
+        u32 h = warp + 4 * j;
+        for (u32 dim = lane * 4; dim < HEAD_DIM; dim += WARP * 4)
+            if (h < 8) put_query(fragments, h, dim, h < span.heads ? scratch[warp][dim / 4]
+                                                                   : make_float4(0, 0, 0, 0));
+        __syncwarp();
+    }
+    for (u32 h = MINE * 4 + warp; h < 8; h += 4) // columns that no head has
+        for (u32 dim = lane * 4; dim < HEAD_DIM; dim += WARP * 4)
+            put_query(fragments, h, dim, make_float4(0, 0, 0, 0));
+    if (takes_fresh) {
+        if (is_key) {
+            #pragma unroll
+            for (int i = 0; i < LANE_DIMS; i++) gain[i] = key_gain[lane + WARP * i];
+            norm_rope(y, gain, turn, own);
+        }
+        Kv* page = (Kv*)tile_at(pages, span, position) + (is_key ? 0 : PAGE_TOKENS * HEAD_DIM);
+        #pragma unroll
+        for (int i = 0; i < LANE_DIMS; i++) {
+            Kv element = kv_from(y[i]);
+            ((Kv*)fresh[is_key ? 0 : 1])[lane + WARP * i] = element;
+            if (blockIdx.y % HEAD_TILES == 0) page[lane + WARP * i] = element;
+        }
+    }
+    __syncthreads();
+    Running running;
+    attend_span<true>(running, keys, values, span, pages, fragments, position,
+                      (const Kv(*)[HEAD_DIM])fresh);
+    put_found(found, running);
+    merge_warps(found, span.heads, span.at, gridDim.x, partial, stats);
+}
+
+#endif // KV_FLOAT
 
 // ---- merge -----------------------------------------------------------------------------------
 
