@@ -93,6 +93,13 @@ DEVICE void load_matrices(u32 (&d)[4], const void* row) {
                      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
 }
 
+// 2^x to about 2 units in the last place; what is not a normal float is zero.
+DEVICE float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // ---- memory ----------------------------------------------------------------------------------
 
 // Starts a copy of 16 bytes from global to shared memory; both aligned. Zeros instead when !valid.

@@ -5,11 +5,20 @@
 //   attend         (splits, KV_HEADS * HEAD_TILES, rows)                      128
 //   attend_decode  (splits, KV_HEADS * HEAD_TILES, rows)                      128
 //   attend_merge   (HEADS * HEAD_DIM / 64 rounded up, rows)                   256
+//   attend_tiles   (KV_HEADS, tiles)                                          ATTEND_WARPS * 32
 //
-// No dynamic shared memory. queries_keys, attend and attend_merge run in this order: what attend
+// queries_keys, attend and attend_merge run in this order: what attend
 // needs of a row's own key and value, and of those of earlier rows of its step, queries_keys has
 // put into the pages. Where no sequence has more than one row and KV_FLOAT is 0, attend_decode does
 // what the first two do, with the same bits.
+//
+// attend_tiles does what attend and attend_merge do, faster where sequences have many rows, with
+// queries and weights rounded to half. It exists where KV_FLOAT is 0, HEAD_DIM a multiple of 64 and
+// of GROUP, and HEADS / KV_HEADS at most TILE_ROWS = 16 * ATTEND_WARPS. `tiles` is at least the sum
+// over the sequences of their rows / (TILE_ROWS / (HEADS / KV_HEADS)), each rounded up. It takes
+// (TILE_ROWS + 2 * PAGE_TOKENS) * (HEAD_DIM + 8) * 2 bytes of dynamic shared memory; ATTEND_WARPS
+// is 8, or 4 where a block cannot have that much. It leaves padding rows alone. The other kernels
+// take no dynamic shared memory.
 //
 // A row's keys are cut into splits of split_tokens(position) tokens, one a block of attend: a rule
 // of the row's own position, so that its bits do not depend on the batch. `splits` is at least what
@@ -32,6 +41,9 @@ DEVICE Kv kv_from(float x) { return half_from(x); }
 DEVICE float kv_to(Kv x) { return half_to(x); }
 #endif
 
+#ifndef ATTEND_WARPS
+#define ATTEND_WARPS 8
+#endif
 #define SHARED_BY (HEADS / KV_HEADS)                       // query heads that read a KV head
 #define TILE_HEADS (SHARED_BY < 8 ? SHARED_BY : 8)         // of them in a block of attend
 #define HEAD_TILES ((SHARED_BY + TILE_HEADS - 1) / TILE_HEADS)
@@ -147,7 +159,7 @@ DEVICE void merge_warps(const Found& found, u32 heads, u64 split_at /* of head 0
         for (int w = 0; w < 4; w++) largest = fmaxf(largest, found.stats[w][h].x);
         #pragma unroll
         for (int w = 0; w < 4; w++) { // warp 0 has a token, so `largest` is a number
-            fade[w] = exp2f(found.stats[w][h].x - largest);
+            fade[w] = exp2_fast(found.stats[w][h].x - largest);
             total = fmaf(found.stats[w][h].y, fade[w], total);
         }
         u64 at = split_at + (u64)h * splits;
@@ -220,7 +232,7 @@ KERNEL void __launch_bounds__(128) attend(
             for (int i = 0; i < LANE_DIMS; i++) score += query[h][i] * k[i];
             score = lanes_sum(score);
             float larger = fmaxf(largest[h], score);
-            float fade = exp2f(largest[h] - larger), weight = exp2f(score - larger);
+            float fade = exp2_fast(largest[h] - larger), weight = exp2_fast(score - larger);
             largest[h] = larger;
             total[h] = total[h] * fade + weight;
             #pragma unroll
@@ -376,13 +388,13 @@ DEVICE void add_tile(Running& running, const float (&s)[2][4], const ValueTile& 
             tile_largest = fmaxf(tile_largest, score[i][j]);
         }
     float largest = fmaxf(running.largest, lanes_max<4>(tile_largest)); // a tile has a valid token
-    float fade = exp2f(running.largest - largest);
+    float fade = exp2_fast(running.largest - largest);
     running.largest = largest;
     u32 weights[2], rests[2];
     float total = 0.0f;
     #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float low = exp2f(score[i][0] - largest), high = exp2f(score[i][1] - largest);
+        float low = exp2_fast(score[i][0] - largest), high = exp2_fast(score[i][1] - largest);
         total += low + high;
         weights[i] = half2_from(low, high);
         rests[i] = half2_from(low - half_to((u16)weights[i]), high - half_to((u16)(weights[i] >> 16)));
@@ -627,6 +639,221 @@ KERNEL void __launch_bounds__(128) attend_decode(
 
 #endif // KV_FLOAT
 
+// ---- attend, many rows -----------------------------------------------------------------------
+
+#if !KV_FLOAT && HEAD_DIM % 64 == 0 && HEAD_DIM % GROUP == 0 && HEADS / KV_HEADS <= ATTEND_WARPS * 16
+
+#define TILE_ROWS (ATTEND_WARPS * 16)          // query heads times tokens in a block
+#define TILE_TOKENS (TILE_ROWS / SHARED_BY)    // new tokens in a block
+#define HELD_DIM (HEAD_DIM + 8)                // a vector in shared memory: apart by four banks
+#define READ_DIM (HEAD_DIM + 4)                // the same for floats
+#define KEY_COUNT PAGE_TOKENS                  // keys or values in shared memory at a time: a page
+
+// A warp's part of the output and its softmax, for rows g and g + 8 of its 16.
+struct TileRunning {
+    float largest[2], total[2]; // `total` is the lane's own part
+    float sum[HEAD_DIM / 8][4];
+};
+
+// scores = queries keysT for 16 rows of queries and a page of keys.
+DEVICE void tile_scores(float (&s)[KEY_COUNT / 8][4], const Kv* queries, const Kv* keys) {
+    u32 lane = threadIdx.x % WARP;
+    queries += (lane / 8 % 2 * 8 + lane % 8) * HELD_DIM + lane / 16 * 8;
+    keys += (lane / 16 * 8 + lane % 8) * HELD_DIM + lane / 8 % 2 * 8;
+    #pragma unroll
+    for (int n = 0; n < KEY_COUNT / 8; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+    #pragma unroll
+    for (int k = 0; k < HEAD_DIM; k += 16) {
+        u32 a[4];
+        load_matrices<false>(a, queries + k);
+        #pragma unroll
+        for (int n = 0; n < KEY_COUNT / 8; n += 2) {
+            u32 b[4];
+            load_matrices<false>(b, keys + n * 8 * HELD_DIM + k);
+            mma_f16(s[n], a[0], a[1], a[2], a[3], b[0], b[1]);
+            mma_f16(s[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+        }
+    }
+}
+
+// sum += weights values.
+DEVICE void tile_values(TileRunning& running, const u32 (&weights)[KEY_COUNT / 16][4], const Kv* values) {
+    u32 lane = threadIdx.x % WARP;
+    values += (lane / 8 % 2 * 8 + lane % 8) * HELD_DIM + lane / 16 * 8;
+    #pragma unroll
+    for (int k = 0; k < KEY_COUNT / 16; k++) {
+        const u32(&a)[4] = weights[k];
+        #pragma unroll
+        for (int n = 0; n < HEAD_DIM / 8; n += 2) {
+            u32 b[4];
+            load_matrices<true>(b, values + k * 16 * HELD_DIM + n * 8);
+            mma_f16(running.sum[n], a[0], a[1], a[2], a[3], b[0], b[1]);
+            mma_f16(running.sum[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+        }
+    }
+}
+
+// Turns scores into weights against the largest score so far. `seen` counts the page's keys that
+// rows g and g + 8 see.
+DEVICE void tile_softmax(TileRunning& running, float (&s)[KEY_COUNT / 8][4],
+                         u32 (&weights)[KEY_COUNT / 16][4], const int (&seen)[2]) {
+    int t = threadIdx.x % 4;
+    if (__any_sync(0xffffffffu, min(seen[0], seen[1]) < KEY_COUNT)) {
+        #pragma unroll
+        for (int n = 0; n < KEY_COUNT / 8; n++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (8 * n + 2 * t + i % 2 >= seen[i / 2]) s[n][i] = MINUS_INFINITY;
+    }
+    float fade[2];
+    #pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float largest = running.largest[r];
+        #pragma unroll
+        for (int n = 0; n < KEY_COUNT / 8; n++) largest = fmaxf(largest, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+        largest = lanes_max<4>(largest); // a number: every row sees the first page's first key
+        fade[r] = exp2_fast(running.largest[r] - largest);
+        running.largest[r] = largest;
+        float total = 0.0f;
+        #pragma unroll
+        for (int n = 0; n < KEY_COUNT / 8; n++) {
+            s[n][2 * r] = exp2_fast(s[n][2 * r] - largest);
+            s[n][2 * r + 1] = exp2_fast(s[n][2 * r + 1] - largest);
+            total += s[n][2 * r] + s[n][2 * r + 1];
+        }
+        running.total[r] = fmaf(running.total[r], fade[r], total);
+    }
+    if (__any_sync(0xffffffffu, fade[0] != 1.0f || fade[1] != 1.0f)) {
+        #pragma unroll
+        for (int n = 0; n < HEAD_DIM / 8; n++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++) running.sum[n][i] *= fade[i / 2];
+    }
+    #pragma unroll
+    for (int k = 0; k < KEY_COUNT / 16; k++)
+        #pragma unroll
+        for (int i = 0; i < 4; i++) // the layout of the products' results is that of a left matrix
+            weights[k][i] = half2_from(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
+}
+
+// Brings a page's keys or values on their way to shared memory; zeros from `count` on.
+DEVICE void fetch_page(Kv* to /* [KEY_COUNT, HELD_DIM] */, const Kv* from, u32 count) {
+    #pragma unroll
+    for (u32 i = threadIdx.x; i < KEY_COUNT * (HEAD_DIM / 8); i += ATTEND_WARPS * WARP) {
+        u32 token = i / (HEAD_DIM / 8), at = i % (HEAD_DIM / 8) * 8;
+        copy_async(to + token * HELD_DIM + at, from + token * HEAD_DIM + at, token < count);
+    }
+    copy_commit();
+}
+
+// Causal attention of TILE_TOKENS new tokens of a sequence, for all query heads of a KV head, page
+// by page of keys and values, times the sigmoid of the output gates. Row i of a tile is query head
+// i % SHARED_BY of token i / SHARED_BY; a warp has 16 rows.
+//
+// A row's result depends on its own query and the pages' bounds only.
+KERNEL void __launch_bounds__(ATTEND_WARPS * WARP) attend_tiles(
+    const float* queries,      // [rows, HEADS, HEAD_DIM]
+    const float* proj, u32 ld, // [rows, ld]
+    const u32* row_position,   // [rows]
+    const u32* first_row,      // [sequences + 1]
+    u32 sequences,
+    const u64* pages,          // [sequences, pages_max]
+    u32 pages_max,
+    u32 layer,
+    Activations out            // [rows, HEADS * HEAD_DIM]
+) {
+    SHARED_DYNAMIC(dynamic);
+    Kv* held_queries = (Kv*)dynamic;                       // [TILE_ROWS, HELD_DIM]
+    Kv* held_keys = held_queries + TILE_ROWS * HELD_DIM;   // [KEY_COUNT, HELD_DIM]
+    Kv* held_values = held_keys + KEY_COUNT * HELD_DIM;    // [KEY_COUNT, HELD_DIM]
+    start_next();
+    u32 kv_head = blockIdx.x, tile = gridDim.y - 1 - blockIdx.y; // those with most keys start first
+    u32 sequence = 0, row = 0, rows = 0; // the tile's first row, and its rows
+    for (; sequence < sequences; sequence++) {
+        row = first_row[sequence];
+        u32 count = first_row[sequence + 1] - row, tiles = (count + TILE_TOKENS - 1) / TILE_TOKENS;
+        if (tile < tiles) {
+            row += tile * TILE_TOKENS;
+            rows = min(count - tile * TILE_TOKENS, (u32)TILE_TOKENS);
+            break;
+        }
+        tile -= tiles;
+    }
+    wait_for_inputs();
+    if (rows == 0) return;
+    pages += (u64)sequence * pages_max;
+    u32 position = row_position[row], end = position + rows; // keys of the last row
+    u64 offset = (u64)(layer * KV_HEADS + kv_head) * 2 * PAGE_TOKENS * HEAD_DIM;
+    const Kv* page = (const Kv*)pages[0] + offset;
+    fetch_page(held_keys, page, end);
+
+    const float scale = LOG2_E * rsqrtf((float)HEAD_DIM);
+    for (u32 i = threadIdx.x; i < TILE_ROWS * (HEAD_DIM / 4); i += ATTEND_WARPS * WARP) {
+        u32 tile_row = i / (HEAD_DIM / 4), dim = i % (HEAD_DIM / 4) * 4;
+        u32 token = tile_row / SHARED_BY, head = kv_head * SHARED_BY + tile_row % SHARED_BY;
+        float4 q = make_float4(0, 0, 0, 0);
+        if (token < rows) q = *(const float4*)(queries + ((u64)(row + token) * HEADS + head) * HEAD_DIM + dim);
+        *(uint2*)(held_queries + tile_row * HELD_DIM + dim) =
+            make_uint2(half2_from(q.x * scale, q.y * scale), half2_from(q.z * scale, q.w * scale));
+    }
+
+    u32 warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    u32 sees[2]; // keys that the lane's two rows see
+    #pragma unroll
+    for (int r = 0; r < 2; r++)
+        sees[r] = position + 1 + min((warp * 16 + g + 8 * r) / SHARED_BY, rows - 1);
+    TileRunning running;
+    #pragma unroll
+    for (int r = 0; r < 2; r++) running.largest[r] = MINUS_INFINITY, running.total[r] = 0.0f;
+    #pragma unroll
+    for (int n = 0; n < HEAD_DIM / 8; n++)
+        running.sum[n][0] = running.sum[n][1] = running.sum[n][2] = running.sum[n][3] = 0.0f;
+
+    #pragma unroll 1
+    for (u32 start = 0; start < end; start += KEY_COUNT) {
+        u32 next = start + KEY_COUNT;
+        const Kv* next_page = next < end ? (const Kv*)pages[next / KEY_COUNT] + offset : 0;
+        copy_wait<0>();
+        __syncthreads(); // the keys are there (and the queries), and the values' place is free
+        fetch_page(held_values, page + PAGE_TOKENS * HEAD_DIM, end - start);
+        float s[KEY_COUNT / 8][4];
+        tile_scores(s, held_queries + warp * 16 * HELD_DIM, held_keys);
+        u32 weights[KEY_COUNT / 16][4];
+        const int seen[2] = {(int)(sees[0] - start), (int)(sees[1] - start)};
+        tile_softmax(running, s, weights, seen);
+        copy_wait<0>();
+        __syncthreads(); // the values are there, and the keys' place is free
+        if (next_page) fetch_page(held_keys, next_page, end - next);
+        tile_values(running, weights, held_values);
+        page = next_page;
+    }
+
+    __syncthreads();
+    float* read = (float*)dynamic + warp * 16 * READ_DIM; // [16, READ_DIM]
+    #pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float share = 1.0f / lanes_sum<4>(running.total[r]);
+        #pragma unroll
+        for (int n = 0; n < HEAD_DIM / 8; n++)
+            *(float2*)(read + (g + 8 * r) * READ_DIM + 8 * n + 2 * t) =
+                make_float2(running.sum[n][2 * r] * share, running.sum[n][2 * r + 1] * share);
+    }
+    __syncwarp();
+    for (u32 i = threadIdx.x % WARP; i < 16 * (HEAD_DIM / 8); i += WARP) {
+        u32 warp_row = i / (HEAD_DIM / 8), dim = i % (HEAD_DIM / 8) * 8, tile_row = warp * 16 + warp_row;
+        u32 token = tile_row / SHARED_BY, head = kv_head * SHARED_BY + tile_row % SHARED_BY;
+        bool valid = token < rows;
+        const float* from = read + warp_row * READ_DIM + dim;
+        const float* gate = proj + (u64)(row + token) * ld + COLUMN_Q + (2 * head + 1) * HEAD_DIM + dim;
+        float y[8];
+        #pragma unroll
+        for (int j = 0; j < 8; j++) y[j] = valid ? from[j] * sigmoid(gate[j]) : 0.0f;
+        write_octet(out, row + token, HEADS * HEAD_DIM, head * HEAD_DIM + dim, y, valid);
+    }
+}
+
+#endif // attend_tiles
+
 // ---- merge -----------------------------------------------------------------------------------
 
 #define WIDTH (HEADS * HEAD_DIM)
@@ -689,7 +916,7 @@ KERNEL void __launch_bounds__(256) attend_merge(
         largest = lanes_max(largest);
         #pragma unroll
         for (int i = 0; i < LANE_SPLITS; i++) {
-            own[i].x = exp2f(own[i].x - largest);
+            own[i].x = exp2_fast(own[i].x - largest);
             total += own[i].x * own[i].y;
         }
         total = 1.0f / lanes_sum(total);

@@ -1208,6 +1208,11 @@ static void combine_matrices(void* const (&operands)[LANES], u32) {
 
 } // namespace emulator
 
+static inline float exp2_fast(float x) {
+    float y = exp2f(x);
+    return isnormal(y) ? y : isnan(y) || y > 1.0f ? y : 0.0f;
+}
+
 static inline void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1,
                            EMULATOR_HERE) {
     emulator::MmaOperand operand = {d, {a0, a1, a2, a3}, {b0, b1}};
