@@ -66,9 +66,25 @@ DEVICE u32 split_count(u32 position) { return position / split_tokens(position) 
 
 // ---- queries, keys, values ------------------------------------------------------------------
 
-// RMSNorm and RoPE of a head by a warp: lane l gets and gives elements l, l + 32 and so on.
-DEVICE void norm_rope(float (&x)[LANE_DIMS], const float (&gain)[LANE_DIMS],
-                      const float2* turn /* [ROTARY_DIMS / 2] */, float* scratch /* [HEAD_DIM] */) {
+// By how much RoPE turns the elements l, l + 32 and so on of a head that lane l has: (cos, sin).
+struct Turns {
+    float2 at[LANE_DIMS];
+};
+
+DEVICE Turns load_turns(const float2* table /* [ROTARY_DIMS / 2] */) {
+    Turns turns;
+    #pragma unroll
+    for (int i = 0; i < LANE_DIMS; i++) {
+        u32 dim = threadIdx.x % WARP + WARP * i;
+        turns.at[i] = make_float2(1.0f, 0.0f);
+        if (dim < ROTARY_DIMS) turns.at[i] = table[dim < ROTARY_DIMS / 2 ? dim : dim - ROTARY_DIMS / 2];
+    }
+    return turns;
+}
+
+// RMSNorm and RoPE of a head by a warp, elements as in Turns.
+DEVICE void norm_rope(float (&x)[LANE_DIMS], const float (&gain)[LANE_DIMS], const Turns& turns,
+                      float* scratch /* [HEAD_DIM], the warp's own */) {
     u32 lane = threadIdx.x % WARP;
     float sum = 0.0f;
     #pragma unroll
@@ -83,13 +99,11 @@ DEVICE void norm_rope(float (&x)[LANE_DIMS], const float (&gain)[LANE_DIMS],
     #pragma unroll
     for (int i = 0; i < LANE_DIMS; i++) {
         u32 dim = lane + WARP * i;
-        if (dim < ROTARY_DIMS / 2) {
-            float2 t = turn[dim];
-            x[i] = fmaf(x[i], t.x, -__fmul_rn(scratch[dim + ROTARY_DIMS / 2], t.y));
-        } else if (dim < ROTARY_DIMS) {
-            float2 t = turn[dim - ROTARY_DIMS / 2];
-            x[i] = fmaf(x[i], t.x, __fmul_rn(scratch[dim - ROTARY_DIMS / 2], t.y));
-        }
+        if (dim >= ROTARY_DIMS) continue;
+        bool first = dim < ROTARY_DIMS / 2;
+        float other = scratch[first ? dim + ROTARY_DIMS / 2 : dim - ROTARY_DIMS / 2];
+        float turned = __fmul_rn(other, turns.at[i].y);
+        x[i] = fmaf(x[i], turns.at[i].x, first ? -turned : turned);
     }
     __syncwarp();
 }
@@ -127,7 +141,7 @@ KERNEL void __launch_bounds__(128) queries_keys(
     #pragma unroll
     for (int i = 0; i < LANE_DIMS; i++) x[i] = proj[(u64)row * ld + column + lane + WARP * i];
     if (is_query || is_key)
-        norm_rope(x, gain, table + (u64)row * (ROTARY_DIMS / 2), scratch[warp]);
+        norm_rope(x, gain, load_turns(table + (u64)row * (ROTARY_DIMS / 2)), scratch[warp]);
     if (is_query) {
         float* to = queries + ((u64)row * HEADS + item) * HEAD_DIM;
         #pragma unroll
@@ -351,17 +365,24 @@ struct Running {
 
 DEVICE void scores(float (&s)[2][4], const KeyTile& keys, const QueryFragments& queries) {
     u32 lane = threadIdx.x % WARP;
+    float odd[2][4]; // every other product, so that fewer wait for each other
     #pragma unroll
-    for (int i = 0; i < 2; i++) s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0.0f;
+    for (int i = 0; i < 2; i++)
+        #pragma unroll
+        for (int j = 0; j < 4; j++) s[i][j] = odd[i][j] = 0.0f;
     #pragma unroll
     for (int run = 0; run < RUNS; run++) {
         uint4 a = queries[2 * run][lane], b = queries[2 * run + 1][lane];
         #pragma unroll
         for (int i = 0; i < 2; i++) {
             mma_f16(s[i], a.x, a.y, a.z, a.w, keys.at[run][i].x, keys.at[run][i].y);
-            mma_f16(s[i], b.x, b.y, b.z, b.w, keys.at[run][i].z, keys.at[run][i].w);
+            mma_f16(odd[i], b.x, b.y, b.z, b.w, keys.at[run][i].z, keys.at[run][i].w);
         }
     }
+    #pragma unroll
+    for (int i = 0; i < 2; i++)
+        #pragma unroll
+        for (int j = 0; j < 4; j++) s[i][j] += odd[i][j];
 }
 
 // Two dimensions of the output: `v0` and so on are the words with these of tokens 2t, 2t + 1,
@@ -576,18 +597,21 @@ KERNEL void __launch_bounds__(128) attend_decode(
         load_keys(keys, first, span.tile, position);
         load_values(values, first + PAGE_TOKENS * HEAD_DIM, span.tile, position);
     }
-    float gain[LANE_DIMS];
+    // a warp takes every fourth query; the last two warps take the key and the value besides
+    bool takes_fresh = warp >= 2 && position < span.end, is_key = warp == 2;
+    float gain[LANE_DIMS], fresh_gain[LANE_DIMS];
     #pragma unroll
-    for (int i = 0; i < LANE_DIMS; i++) gain[i] = query_gain[lane + WARP * i];
+    for (int i = 0; i < LANE_DIMS; i++) {
+        gain[i] = query_gain[lane + WARP * i];
+        fresh_gain[i] = takes_fresh ? key_gain[lane + WARP * i] : 0.0f;
+    }
     wait_for_inputs();
 
-    // a warp takes every fourth query; the last two warps take the key and the value besides
     proj += (u64)row * ld;
-    const float2* turn = table + (u64)row * (ROTARY_DIMS / 2);
+    Turns turns = load_turns(table + (u64)row * (ROTARY_DIMS / 2));
     float* own = (float*)scratch[warp];
     constexpr int MINE = (TILE_HEADS + 3) / 4;
     float x[MINE][LANE_DIMS], y[LANE_DIMS];
-    bool takes_fresh = warp >= 2 && position < span.end, is_key = warp == 2;
     #pragma unroll
     for (int j = 0; j < MINE; j++) {
         u32 h = min(warp + 4 * j, span.heads - 1);
@@ -602,7 +626,7 @@ KERNEL void __launch_bounds__(128) attend_decode(
     }
     #pragma unroll
     for (int j = 0; j < MINE; j++) {
-        norm_rope(x[j], gain, turn, own);
+        norm_rope(x[j], gain, turns, own);
         #pragma unroll
         for (int i = 0; i < LANE_DIMS; i++) own[lane + WARP * i] = x[j][i];
         __syncwarp();
@@ -616,11 +640,7 @@ KERNEL void __launch_bounds__(128) attend_decode(
         for (u32 dim = lane * 4; dim < HEAD_DIM; dim += WARP * 4)
             put_query(fragments, h, dim, make_float4(0, 0, 0, 0));
     if (takes_fresh) {
-        if (is_key) {
-            #pragma unroll
-            for (int i = 0; i < LANE_DIMS; i++) gain[i] = key_gain[lane + WARP * i];
-            norm_rope(y, gain, turn, own);
-        }
+        if (is_key) norm_rope(y, fresh_gain, turns, own);
         Kv* page = (Kv*)tile_at(pages, span, position) + (is_key ? 0 : PAGE_TOKENS * HEAD_DIM);
         #pragma unroll
         for (int i = 0; i < LANE_DIMS; i++) {
@@ -738,9 +758,17 @@ DEVICE void tile_softmax(TileRunning& running, float (&s)[KEY_COUNT / 8][4],
 
 // Brings a page's keys or values on their way to shared memory; zeros from `count` on.
 DEVICE void fetch_page(Kv* to /* [KEY_COUNT, HELD_DIM] */, const Kv* from, u32 count) {
+    constexpr u32 PARTS = HEAD_DIM / 8, THREADS = ATTEND_WARPS * WARP; // 16 bytes each
     #pragma unroll
-    for (u32 i = threadIdx.x; i < KEY_COUNT * (HEAD_DIM / 8); i += ATTEND_WARPS * WARP) {
-        u32 token = i / (HEAD_DIM / 8), at = i % (HEAD_DIM / 8) * 8;
+    for (u32 i = 0; i < KEY_COUNT * PARTS / THREADS; i++) {
+        u32 token, at;
+        if (THREADS % PARTS == 0) {
+            token = threadIdx.x / PARTS + i * (THREADS / PARTS);
+            at = threadIdx.x % PARTS * 8;
+        } else {
+            token = (threadIdx.x + i * THREADS) / PARTS;
+            at = (threadIdx.x + i * THREADS) % PARTS * 8;
+        }
         copy_async(to + token * HELD_DIM + at, from + token * HEAD_DIM + at, token < count);
     }
     copy_commit();

@@ -251,7 +251,7 @@ DEVICE float2 delta_token(Keys (&state)[2], const Keys& query, const Keys& key, 
 
 // A token's inputs in shared memory: q, k, 32 values, factors.
 #define TOKEN_FLOATS (2 * KEY_DIM + 32 + 8)
-#define STAGE_TOKENS 8
+#define STAGE_TOKENS 8 // the inputs' 16-byte parts are at most as many as a block's threads
 #define STAGES 3
 
 // The recurrence over all new tokens of a sequence for 32 rows of a value head, the state in
@@ -279,43 +279,58 @@ KERNEL void __launch_bounds__(128) delta_step(
     u32 value_row = head * VALUE_DIM + value_start + row_in_block;
     float* memory = (float*)states[blockIdx.y] + state_at;
 
-    // brings the inputs of tokens STAGE_TOKENS * stage.. on their way
-    auto fetch = [&](u32 stage) {
-        for (u32 i = thread; i < STAGE_TOKENS * (TOKEN_FLOATS / 4); i += 128) {
-            u32 token = i / (TOKEN_FLOATS / 4), at = i % (TOKEN_FLOATS / 4) * 4;
-            if (stage * STAGE_TOKENS + token >= count) break;
-            u64 row = first + stage * STAGE_TOKENS + token;
-            const float* from = qkv + row * CONV_CHANNELS;
-            if (at < KEY_DIM) from += query_channel(head / SHARING) + at;
-            else if (at < 2 * KEY_DIM) from += key_channel(head / SHARING) + at - KEY_DIM;
-            else if (at < 2 * KEY_DIM + 32) from += value_channel(head) + value_start + at - 2 * KEY_DIM;
-            else from = (const float*)(factors + row * VALUE_HEADS + head) + at - 2 * KEY_DIM - 32;
-            copy_async(&stages[stage % STAGES][token][at / 4], from);
+    // a thread copies the same 16 bytes of every token's inputs
+    u32 at = thread * 4;
+    const float* from = 0;
+    u32 apart = CONV_CHANNELS; // from one token's to the next
+    if (at < KEY_DIM) {
+        from = qkv + (u64)first * CONV_CHANNELS + query_channel(head / SHARING) + at;
+    } else if (at < 2 * KEY_DIM) {
+        from = qkv + (u64)first * CONV_CHANNELS + key_channel(head / SHARING) + at - KEY_DIM;
+    } else if (at < 2 * KEY_DIM + 32) {
+        from = qkv + (u64)first * CONV_CHANNELS + value_channel(head) + value_start + at - 2 * KEY_DIM;
+    } else if (at < TOKEN_FLOATS) {
+        from = (const float*)(factors + (u64)first * VALUE_HEADS + head) + at - 2 * KEY_DIM - 32;
+        apart = VALUE_HEADS * (u32)(sizeof(Factors) / sizeof(float));
+    }
+    u32 fetched = 0;
+    float4* slots = (float4*)stages + thread; // of the first token of the first stage
+    float4* slot = slots;
+    auto fetch = [&]() { // one more stage
+        if (at < TOKEN_FLOATS) {
+            #pragma unroll
+            for (u32 token = 0; token < STAGE_TOKENS; token++) {
+                if (fetched + token < count) copy_async(slot + token * (TOKEN_FLOATS / 4), from);
+                from += apart;
+            }
         }
         copy_commit();
+        fetched += STAGE_TOKENS;
+        slot += STAGE_TOKENS * (TOKEN_FLOATS / 4);
+        if (slot == slots + STAGES * STAGE_TOKENS * (TOKEN_FLOATS / 4)) slot = slots;
     };
-    fetch(0);
-    fetch(1);
+    fetch();
+    fetch();
 
     Keys state[2];
     #pragma unroll
     for (int i = 0; i < 2; i++) state[i] = load_keys(memory + (u64)(value_row + i) * KEY_DIM);
 
+    float* to = out + (u64)first * VALUE_WIDTH + value_row;
     for (u32 stage = 0; stage * STAGE_TOKENS < count; stage++) {
         copy_wait<1>();
         __syncthreads(); // the stage is there, and the one before the last is free
-        fetch(stage + 2);
+        fetch();
         u32 tokens = min(count - stage * STAGE_TOKENS, (u32)STAGE_TOKENS);
-        u64 row = first + stage * STAGE_TOKENS;
         const float* inputs = (const float*)stages[stage % STAGES];
-        #pragma unroll 2
-        for (u32 token = 0; token < tokens; token++, inputs += TOKEN_FLOATS) {
+        #pragma unroll 4
+        for (u32 token = 0; token < tokens; token++, inputs += TOKEN_FLOATS, to += VALUE_WIDTH) {
             Keys query = load_keys(inputs), key = load_keys(inputs + KEY_DIM);
             float2 value = *(const float2*)(inputs + 2 * KEY_DIM + row_in_block);
             float4 f0 = *(const float4*)(inputs + 2 * KEY_DIM + 32);
             float2 f1 = *(const float2*)(inputs + 2 * KEY_DIM + 36);
             float2 y = delta_token(state, query, key, value, f0, f1);
-            if (lane % 8 == 0) *(float2*)(out + (row + token) * VALUE_WIDTH + value_row) = y;
+            if (lane % 8 == 0) *(float2*)to = y;
         }
     }
 
