@@ -35,8 +35,12 @@ fn compare(chunk: impl Fn(usize) -> usize) {
         for path in golden_files(&folder) {
             let golden = read(&path, checkpoint.shape.vocab);
             for candidate in candidates() {
+                let named = |names: &[&str]| names.iter().any(|name| folder.ends_with(name));
+                if !candidate.only.is_empty() && !named(candidate.only) {
+                    continue;
+                }
                 let backend = (candidate.start)(&checkpoint.shape, &checkpoint.weights);
-                if candidate.refuses.iter().any(|name| folder.ends_with(name)) {
+                if named(candidate.refuses) {
                     assert!(matches!(backend, Err(Error::BackendUnavailable { .. })));
                     continue;
                 }

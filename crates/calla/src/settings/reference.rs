@@ -17,11 +17,21 @@ file are written as TOML: text in quotes, numbers and `true` and `false` bare.
 ";
 
 /// Variables that no flag stands for, and what they do.
-const OTHER_VARIABLES: [(&str, &str); 15] = [
+const OTHER_VARIABLES: [(&str, &str); 17] = [
     (
         "CALLA_SIMD",
         "Instruction set of the CPU backend, when not the fastest that the processor has: \
          `portable`, `avx2`, `avx512` or `neon`",
+    ),
+    (
+        "CALLA_NVRTC",
+        "Path of NVRTC (`libnvrtc.so`), which compiles the CUDA backend's kernels, when it is not \
+         where it is usually installed",
+    ),
+    (
+        "CALLA_KERNEL_CACHE",
+        "Folder of compiled CUDA kernels; `calla/kernels` in the cache folder by default, empty: \
+         compile at every start",
     ),
     ("NO_COLOR", "Not empty: no colour on the terminal"),
     ("TERM", "`dumb`: the terminal knows no colour and no line editing"),
