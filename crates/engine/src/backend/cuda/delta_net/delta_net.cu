@@ -193,60 +193,91 @@ KERNEL void __launch_bounds__(HEAD_THREADS) conv_gates(
 
 // ---- the recurrence --------------------------------------------------------------------------
 
-// A warp holds 8 rows (value dimensions) of a head's state: 8 lanes share two neighbouring rows,
-// and lane l of them has keys 4l..4l+4, 32+4l.. and so on.
-#define ROUNDS (KEY_DIM / 32)
+// A warp holds 8 rows (value dimensions) of a head's state: 16 lanes share four neighbouring rows,
+// and lane l of them has keys 4l..4l+4 and 64+4l..64+4l+4 (2l..2l+2 where KEY_DIM is 32) of each.
+// More lanes a row would mean more steps to sum over them, fewer would read every key and query
+// from shared memory more often.
+#define ROW_LANES 16
+#define LANE_ROWS 4
+#define LANE_KEYS (KEY_DIM / ROW_LANES)
+#define VECTOR (LANE_KEYS < 4 ? LANE_KEYS : 4) // keys that lie together
 
 struct Keys {
-    float4 at[ROUNDS];
+    float at[LANE_KEYS];
 };
 
 DEVICE Keys load_keys(const float* from /* [KEY_DIM], shared or global */) {
     Keys keys;
+    u32 l = threadIdx.x % ROW_LANES;
+#if KEY_DIM == 32
+    float2 x = *(const float2*)(from + 2 * l);
+    keys.at[0] = x.x, keys.at[1] = x.y;
+#else
     #pragma unroll
-    for (int i = 0; i < ROUNDS; i++)
-        keys.at[i] = *(const float4*)(from + 32 * i + threadIdx.x % 8 * 4);
+    for (int i = 0; i < LANE_KEYS; i += 4) {
+        float4 x = *(const float4*)(from + 16 * i + 4 * l);
+        keys.at[i] = x.x, keys.at[i + 1] = x.y, keys.at[i + 2] = x.z, keys.at[i + 3] = x.w;
+    }
+#endif
     return keys;
 }
 
 DEVICE void store_keys(float* to, const Keys& keys) {
+    u32 l = threadIdx.x % ROW_LANES;
+#if KEY_DIM == 32
+    *(float2*)(to + 2 * l) = make_float2(keys.at[0], keys.at[1]);
+#else
     #pragma unroll
-    for (int i = 0; i < ROUNDS; i++) *(float4*)(to + 32 * i + threadIdx.x % 8 * 4) = keys.at[i];
+    for (int i = 0; i < LANE_KEYS; i += 4)
+        *(float4*)(to + 16 * i + 4 * l) =
+            make_float4(keys.at[i], keys.at[i + 1], keys.at[i + 2], keys.at[i + 3]);
+#endif
 }
 
 // Product of a lane's part of a row with its part of a vector.
 DEVICE float lane_product(const Keys& a, const Keys& b) {
-    float x = 0.0f, y = 0.0f, z = 0.0f, w = 0.0f;
+    float sum[VECTOR];
     #pragma unroll
-    for (int i = 0; i < ROUNDS; i++) {
-        x = fmaf(a.at[i].x, b.at[i].x, x);
-        y = fmaf(a.at[i].y, b.at[i].y, y);
-        z = fmaf(a.at[i].z, b.at[i].z, z);
-        w = fmaf(a.at[i].w, b.at[i].w, w);
-    }
-    return (x + y) + (z + w);
+    for (int i = 0; i < LANE_KEYS; i++)
+        sum[i % VECTOR] = i < VECTOR ? __fmul_rn(a.at[i], b.at[i])
+                                     : fmaf(a.at[i], b.at[i], sum[i % VECTOR]);
+    #pragma unroll
+    for (int step = VECTOR / 2; step > 0; step /= 2)
+        #pragma unroll
+        for (int i = 0; i < step; i++) sum[i] = __fadd_rn(sum[i], sum[i + step]);
+    return sum[0];
 }
 
-// One token on a warp's 8 rows; every lane gets the outputs of its two.
-DEVICE float2 delta_token(Keys (&state)[2], const Keys& query, const Keys& key, float2 value,
-                          float4 f0, float2 f1) {
+// Sums of four rows' products with a vector over the lanes that share them: a lane gets that of its
+// own row, row l / 4. Each step halves what is left to sum.
+DEVICE float own_product(const Keys (&state)[LANE_ROWS], const Keys& vector) {
+    u32 l = threadIdx.x % ROW_LANES;
+    float a = lane_product(state[0], vector), b = lane_product(state[1], vector);
+    float c = lane_product(state[2], vector), d = lane_product(state[3], vector);
+    bool upper = l & 8, odd = l & 4;
+    float keep0 = upper ? c : a, keep1 = upper ? d : b;
+    keep0 += __shfl_xor_sync(0xffffffffu, upper ? a : c, 8);
+    keep1 += __shfl_xor_sync(0xffffffffu, upper ? b : d, 8);
+    float own = odd ? keep1 : keep0;
+    own += __shfl_xor_sync(0xffffffffu, odd ? keep0 : keep1, 4);
+    return lanes_sum<4>(own);
+}
+
+// One token on a warp's 8 rows; `value` and the result are those of the lane's own row.
+DEVICE float delta_token(Keys (&state)[LANE_ROWS], const Keys& query, const Keys& key, float value,
+                         float4 f0, float2 f1) {
     float keep = f0.x, keep_key = f0.y, write = f0.z, keep_query = f1.x, match = f1.y;
-    float held0 = lanes_sum<8>(lane_product(state[0], key));
-    float held1 = lanes_sum<8>(lane_product(state[1], key));
-    float read0 = lanes_sum<8>(lane_product(state[0], query));
-    float read1 = lanes_sum<8>(lane_product(state[1], query));
-    float write0 = write * fmaf(-keep_key, held0, value.x);
-    float write1 = write * fmaf(-keep_key, held1, value.y);
+    float held = own_product(state, key);
+    float read = own_product(state, query);
+    float own = write * fmaf(-keep_key, held, value);
     #pragma unroll
-    for (int i = 0; i < ROUNDS; i++) {
-        float4 k = key.at[i], &a = state[0].at[i], &b = state[1].at[i];
-        a.x = fmaf(write0, k.x, keep * a.x), b.x = fmaf(write1, k.x, keep * b.x);
-        a.y = fmaf(write0, k.y, keep * a.y), b.y = fmaf(write1, k.y, keep * b.y);
-        a.z = fmaf(write0, k.z, keep * a.z), b.z = fmaf(write1, k.z, keep * b.z);
-        a.w = fmaf(write0, k.w, keep * a.w), b.w = fmaf(write1, k.w, keep * b.w);
+    for (int row = 0; row < LANE_ROWS; row++) {
+        float w = __shfl_sync(0xffffffffu, own, 4 * row, ROW_LANES);
+        #pragma unroll
+        for (int i = 0; i < LANE_KEYS; i++)
+            state[row].at[i] = fmaf(w, key.at[i], keep * state[row].at[i]);
     }
-    return make_float2(fmaf(keep_query, read0, match * write0),
-                       fmaf(keep_query, read1, match * write1));
+    return fmaf(keep_query, read, match * own);
 }
 
 // A token's inputs in shared memory: q, k, 32 values, factors.
@@ -275,8 +306,9 @@ KERNEL void __launch_bounds__(128) delta_step(
 
     u32 thread = threadIdx.x, lane = thread % WARP;
     u32 head = blockIdx.x / (VALUE_DIM / 32), value_start = blockIdx.x % (VALUE_DIM / 32) * 32;
-    u32 row_in_block = thread / WARP * 8 + lane / 8 * 2; // of the lane's two rows
-    u32 value_row = head * VALUE_DIM + value_start + row_in_block;
+    u32 rows_at = thread / WARP * 8 + lane / ROW_LANES * LANE_ROWS; // of the lane's rows in the block
+    u32 own_at = rows_at + lane % ROW_LANES / 4;
+    u32 block_row = head * VALUE_DIM + value_start;
     float* memory = (float*)states[blockIdx.y] + state_at;
 
     // a thread copies the same 16 bytes of every token's inputs
@@ -312,11 +344,12 @@ KERNEL void __launch_bounds__(128) delta_step(
     fetch();
     fetch();
 
-    Keys state[2];
+    Keys state[LANE_ROWS];
+    float* held = memory + (u64)(block_row + rows_at) * KEY_DIM;
     #pragma unroll
-    for (int i = 0; i < 2; i++) state[i] = load_keys(memory + (u64)(value_row + i) * KEY_DIM);
+    for (int i = 0; i < LANE_ROWS; i++) state[i] = load_keys(held + i * KEY_DIM);
 
-    float* to = out + (u64)first * VALUE_WIDTH + value_row;
+    float* to = out + (u64)first * VALUE_WIDTH + block_row + own_at;
     for (u32 stage = 0; stage * STAGE_TOKENS < count; stage++) {
         copy_wait<1>();
         __syncthreads(); // the stage is there, and the one before the last is free
@@ -326,16 +359,16 @@ KERNEL void __launch_bounds__(128) delta_step(
         #pragma unroll 4
         for (u32 token = 0; token < tokens; token++, inputs += TOKEN_FLOATS, to += VALUE_WIDTH) {
             Keys query = load_keys(inputs), key = load_keys(inputs + KEY_DIM);
-            float2 value = *(const float2*)(inputs + 2 * KEY_DIM + row_in_block);
+            float value = inputs[2 * KEY_DIM + own_at];
             float4 f0 = *(const float4*)(inputs + 2 * KEY_DIM + 32);
             float2 f1 = *(const float2*)(inputs + 2 * KEY_DIM + 36);
-            float2 y = delta_token(state, query, key, value, f0, f1);
-            if (lane % 8 == 0) *(float2*)to = y;
+            float y = delta_token(state, query, key, value, f0, f1);
+            if (lane % 4 == 0) *to = y;
         }
     }
 
     #pragma unroll
-    for (int i = 0; i < 2; i++) store_keys(memory + (u64)(value_row + i) * KEY_DIM, state[i]);
+    for (int i = 0; i < LANE_ROWS; i++) store_keys(held + i * KEY_DIM, state[i]);
     u32 last = first + count - 1;
     for (u32 back = 0; back < min(count, (u32)CONV_TAPS); back++)
         for (u32 channel = blockIdx.x * 128 + thread; channel < CONV_CHANNELS; channel += gridDim.x * 128)
@@ -424,13 +457,14 @@ KERNEL void __launch_bounds__(DECODE_THREADS) delta_decode(
     bool padding = sequence == NONE;
     float* memory = padding ? 0 : (float*)states[sequence] + state_at;
 
-    // the lane's two rows of the state
-    u32 value_row = thread / WARP * 8 + lane / 8 * 2;
-    float* held = memory + ((u64)head * VALUE_DIM + value_row) * KEY_DIM;
-    Keys state[2];
+    // the lane's rows of the state
+    u32 rows_at = thread / WARP * 8 + lane / ROW_LANES * LANE_ROWS;
+    u32 own_at = rows_at + lane % ROW_LANES / 4;
+    float* held = memory + ((u64)head * VALUE_DIM + rows_at) * KEY_DIM;
+    Keys state[LANE_ROWS];
     if (!padding) {
         #pragma unroll
-        for (int i = 0; i < 2; i++) state[i] = load_keys(held + i * KEY_DIM);
+        for (int i = 0; i < LANE_ROWS; i++) state[i] = load_keys(held + i * KEY_DIM);
     }
     // a channel of q, of k and of v for the first threads
     bool has[3] = {thread < KEY_DIM, thread < KEY_DIM, thread < VALUE_DIM};
@@ -481,13 +515,13 @@ KERNEL void __launch_bounds__(DECODE_THREADS) delta_decode(
     if (!padding) {
         Factors f = factors_of(parts, gates[0], gates[1]);
         Keys query = load_keys((const float*)inputs[0]), key = load_keys((const float*)inputs[1]);
-        float2 value = *(const float2*)((const float*)inputs[2] + value_row);
-        float2 o = delta_token(state, query, key, value,
-                               make_float4(f.keep, f.keep_key, f.write, 0.0f),
-                               make_float2(f.keep_query, f.match));
-        if (lane % 8 == 0) *(float2*)((float*)read + value_row) = o;
+        float value = ((const float*)inputs[2])[own_at];
+        float o = delta_token(state, query, key, value,
+                              make_float4(f.keep, f.keep_key, f.write, 0.0f),
+                              make_float2(f.keep_query, f.match));
+        if (lane % 4 == 0) ((float*)read)[own_at] = o;
         #pragma unroll
-        for (int i = 0; i < 2; i++) store_keys(held + i * KEY_DIM, state[i]);
+        for (int i = 0; i < LANE_ROWS; i++) store_keys(held + i * KEY_DIM, state[i]);
         #pragma unroll
         for (int part = 0; part < 3; part++)
             if (has[part] && (part == 2 || head % SHARING == 0))
