@@ -217,9 +217,9 @@ impl Driver {
         let mut state = self.state();
         let allowed = state.shared_allowed.entry(launch.kernel.0).or_default();
         if *allowed < launch.shared_bytes {
-            // SAFETY: a function of this context.
             self.call(
                 || "asking for shared memory".into(),
+                // SAFETY: a function of this context.
                 |cuda| unsafe {
                     (cuda.function_set)(
                         launch.kernel.0 as Handle,
@@ -246,9 +246,9 @@ impl Device for Driver {
 
     fn memory(&self) -> Result<DeviceMemory, Error> {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: two places for numbers.
         self.call(
             || "asking for its memory".into(),
+            // SAFETY: two places for numbers.
             |cuda| unsafe { (cuda.memory_info)(&raw mut free, &raw mut total) },
         )?;
         Ok(DeviceMemory { free, total })
@@ -257,18 +257,18 @@ impl Device for Driver {
     fn compile(&self, unit: &Unit) -> Result<Vec<Kernel>, Error> {
         let code = self.compiler.compile(unit)?;
         let mut module: Handle = ptr::null_mut();
-        // SAFETY: machine code as NVRTC gave it; the driver copies it.
         self.call(
             || format!("loading `{}`", unit.name),
+            // SAFETY: machine code as NVRTC gave it; the driver copies it.
             |cuda| unsafe { (cuda.module_load)(&raw mut module, code.as_ptr().cast()) },
         )?;
         self.state().modules.push(module);
         let kernel = |name: &String| {
             let c_name = CString::new(name.as_str()).expect("a kernel's name holds no zero byte");
             let mut function: Handle = ptr::null_mut();
-            // SAFETY: a module of this context and a string that lives through the call.
             self.call(
                 || format!("finding kernel `{name}` in `{}`", unit.name),
+                // SAFETY: a module of this context and a string that lives through the call.
                 |cuda| unsafe {
                     (cuda.module_function)(&raw mut function, module, c_name.as_ptr())
                 },
@@ -281,9 +281,9 @@ impl Device for Driver {
     fn allocate(&self, bytes: usize, purpose: &'static str) -> Result<Address, Error> {
         let mut address = 0;
         let mut status = 0;
-        // SAFETY: a place for the address.
         let result = self.call(
             || format!("allocating {bytes} bytes for {purpose}"),
+            // SAFETY: a place for the address.
             |cuda| unsafe {
                 status = (cuda.allocate)(&raw mut address, bytes.max(1));
                 status
@@ -315,10 +315,10 @@ impl Device for Driver {
             state.turn = 1 - turn;
             let staging = &state.staging[turn];
             let to = to.plus(index * STAGING_BYTES);
-            // SAFETY: the buffer is STAGING_BYTES long and its last copy has ended once the event
-            // has; the device checks the target.
             self.call(
                 || format!("copying {} bytes to the device", piece.len()),
+                // SAFETY: the buffer is STAGING_BYTES long and its last copy has ended once the event
+                // has; the device checks the target.
                 |cuda| unsafe {
                     let status = (cuda.event_wait)(staging.event);
                     if status != 0 {
@@ -342,11 +342,11 @@ impl Device for Driver {
         let staging = &state.staging[0];
         for (index, piece) in bytes.chunks_mut(STAGING_BYTES).enumerate() {
             let from = from.plus(index * STAGING_BYTES);
-            // SAFETY: the buffer is STAGING_BYTES long; the stream orders this copy behind the one
-            // that last used it, and is waited for before the buffer is read.
             let count = piece.len();
             self.call(
                 || format!("copying {count} bytes from the device"),
+                // SAFETY: the buffer is STAGING_BYTES long; the stream orders this copy behind the one
+                // that last used it, and is waited for before the buffer is read.
                 |cuda| unsafe {
                     let status =
                         (cuda.copy_to_host)(staging.start.cast(), from.0, count, self.stream);
@@ -365,17 +365,17 @@ impl Device for Driver {
     }
 
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), Error> {
-        // SAFETY: the device checks both ranges.
         self.call(
             || format!("copying {bytes} bytes on the device"),
+            // SAFETY: the device checks both ranges.
             |cuda| unsafe { (cuda.copy_on_device)(to.0, from.0, bytes, self.stream) },
         )
     }
 
     fn zero(&self, at: Address, bytes: usize) -> Result<(), Error> {
-        // SAFETY: the device checks the range.
         self.call(
             || format!("filling {bytes} bytes on the device"),
+            // SAFETY: the device checks the range.
             |cuda| unsafe { (cuda.fill)(at.0, 0, bytes, self.stream) },
         )
     }
@@ -397,10 +397,10 @@ impl Device for Driver {
             attributes: &raw const attribute,
             attribute_count: u32::from(self.capability.0 >= 9),
         };
-        // SAFETY: a function of this context, its arguments as its parameters are laid out; what
-        // it reads and writes is the launcher's to prove.
         self.call(
             || "launching a kernel".into(),
+            // SAFETY: a function of this context, its arguments as its parameters are laid out; what
+            // it reads and writes is the launcher's to prove.
             |cuda| unsafe {
                 (cuda.launch)(
                     &raw const config,
@@ -439,17 +439,17 @@ impl Device for Driver {
     }
 
     fn replay(&self, graph: Graph) -> Result<(), Error> {
-        // SAFETY: a graph of this context.
         self.call(
             || "launching a graph".into(),
+            // SAFETY: a graph of this context.
             |cuda| unsafe { (cuda.graph_launch)(graph.0 as Handle, self.stream) },
         )
     }
 
     fn wait(&self) -> Result<(), Error> {
-        // SAFETY: a stream of this context.
         self.call(
             || "waiting for the device".into(),
+            // SAFETY: a stream of this context.
             |cuda| unsafe { (cuda.stream_wait)(self.stream) },
         )
     }

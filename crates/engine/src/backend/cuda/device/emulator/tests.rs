@@ -431,6 +431,9 @@ fn functions_are_those_of_mathematics() {
     }
 }
 
+/// Kernel, threads of a block, dynamic shared memory, arguments, words of the error.
+type Case<'a> = (&'a str, u32, u32, &'a [Argument], &'a [&'a str]);
+
 #[test]
 fn mistakes_in_a_kernel_are_errors_that_say_where() {
     Fixture::each(|f| {
@@ -441,7 +444,7 @@ fn mistakes_in_a_kernel_are_errors_that_say_where() {
                 KERNELS.lines().position(|line| line.contains(of)).expect("a line of tests.cu");
             (at + 1..at + 12).map(|line| format!("tests.cu:{line}")).collect()
         };
-        let cases: [(&str, u32, u32, &[Argument], &[&str]); 15] = [
+        let cases: [Case<'_>; 15] = [
             (
                 "deadlock",
                 64,
