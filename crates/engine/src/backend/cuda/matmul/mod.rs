@@ -22,14 +22,19 @@ pub(super) const FEW_ROWS_MAX: usize = 16;
 /// Rows that a kernel for few rows takes at once.
 const FEW_ROWS: [usize; 3] = [1, 8, 16];
 
-/// Rows of a block of a kernel for many rows.
-const MANY_ROWS: [usize; 3] = [32, 64, 128];
+/// Blocks of the kernels for many rows, smallest first.
+const MANY_BLOCKS: [ManyBlock; 3] = [
+    ManyBlock { rows: 32, warps: 4, resident: 4 },
+    ManyBlock { rows: 64, warps: 4, resident: 3 },
+    ManyBlock { rows: 128, warps: 8, resident: 1 },
+];
 
-/// Warps of a block of a kernel for many rows: 32 outputs each, 16 in a SwiGLU.
-const MANY_WARPS: usize = 8;
-
-/// The same where a SwiGLU's width is not a multiple of 128.
+/// Warps of a block for many rows, at most, where a SwiGLU's width is not a multiple of 128.
 const MANY_WARPS_NARROW: usize = 4;
+
+/// What a round of blocks takes on a multiprocessor apart from its products, in units of a row of a
+/// warp's products: loads, barriers, the conversion of weights.
+const MANY_ROUND: usize = 400;
 
 /// Parts into which a SwiGLU of few rows cuts the inputs.
 const SWIGLU_SPLIT: usize = 4;
@@ -73,7 +78,31 @@ pub(super) struct SwigluKey {
 #[derive(Debug, Clone, Copy)]
 struct Variants {
     few: [Kernel; FEW_ROWS.len()],
-    many: [Kernel; MANY_ROWS.len()],
+    many: [Kernel; MANY_BLOCKS.len()],
+}
+
+/// A block of a kernel for many rows.
+#[derive(Debug, Clone, Copy)]
+struct ManyBlock {
+    rows: usize,
+    /// 32 outputs each; in a SwiGLU 16 of either matrix.
+    warps: usize,
+    /// Blocks that a multiprocessor holds at a time.
+    resident: usize,
+}
+
+impl ManyBlock {
+    /// Blocks across the outputs.
+    fn columns(self, outputs: usize) -> usize {
+        outputs.div_ceil(32 * self.warps)
+    }
+
+    /// What a product takes with this block, in [`MANY_ROUND`]'s units.
+    fn time(self, outputs: usize, rows: usize, multiprocessors: usize) -> usize {
+        let blocks = self.columns(outputs) * rows.div_ceil(self.rows);
+        let each = blocks.div_ceil(multiprocessors);
+        each * self.rows.min(rows) * self.warps + each.div_ceil(self.resident) * MANY_ROUND
+    }
 }
 
 impl Key {
@@ -96,11 +125,13 @@ impl Key {
 
 impl SwigluKey {
     pub(super) fn new(inputs: usize, bits: usize, width: usize) -> Self {
-        Self { inputs, bits, narrow: !width.is_multiple_of(16 * MANY_WARPS) }
+        Self { inputs, bits, narrow: !width.is_multiple_of(128) }
     }
 
-    fn warps(self) -> usize {
-        if self.narrow { MANY_WARPS_NARROW } else { MANY_WARPS }
+    /// The block as it is for this pair.
+    fn block(self, block: ManyBlock) -> ManyBlock {
+        let warps = if self.narrow { block.warps.min(MANY_WARPS_NARROW) } else { block.warps };
+        ManyBlock { warps, ..block }
     }
 
     fn split(self) -> usize {
@@ -127,9 +158,9 @@ pub(super) fn instances(linear: &[Key], swiglu: &[SwigluKey]) -> (String, Vec<St
             let parameters = [inputs, bits, rows, key.few_warps(), key.few_tiles()];
             add(name, "LINEAR_FEW", parameters);
         }
-        for rows in MANY_ROWS {
+        for ManyBlock { rows, warps, .. } in MANY_BLOCKS {
             let name = format!("linear_{inputs}_{bits}{height}_many_{rows}");
-            add(name, "LINEAR_MANY", [inputs, bits, rows, MANY_WARPS, 0]);
+            add(name, "LINEAR_MANY", [inputs, bits, rows, warps, 0]);
         }
     }
     for key in swiglu {
@@ -139,9 +170,10 @@ pub(super) fn instances(linear: &[Key], swiglu: &[SwigluKey]) -> (String, Vec<St
             let name = format!("swiglu_{inputs}_{bits}{width}_few_{rows}");
             add(name, "SWIGLU_FEW", [inputs, bits, rows, key.split(), 0]);
         }
-        for rows in MANY_ROWS {
+        for block in MANY_BLOCKS {
+            let ManyBlock { rows, warps, .. } = key.block(block);
             let name = format!("swiglu_{inputs}_{bits}{width}_many_{rows}");
-            add(name, "SWIGLU_MANY", [inputs, bits, rows, key.warps(), 0]);
+            add(name, "SWIGLU_MANY", [inputs, bits, rows, warps, 0]);
         }
     }
     (lines, names)
@@ -169,23 +201,31 @@ impl MatmulKernels {
 
 impl Variants {
     fn new(next: &mut impl FnMut() -> Kernel) -> Self {
-        Self { few: FEW_ROWS.map(|_| next()), many: MANY_ROWS.map(|_| next()) }
+        Self { few: FEW_ROWS.map(|_| next()), many: MANY_BLOCKS.map(|_| next()) }
     }
 
-    /// The kernel for so many rows, and the rows of its block.
-    fn pick(&self, rows: usize) -> (Kernel, usize) {
-        if rows <= FEW_ROWS_MAX {
-            smallest(&FEW_ROWS, &self.few, rows)
-        } else {
-            smallest(&MANY_ROWS, &self.many, rows)
-        }
+    /// The kernel for few rows, and the rows that it takes at once.
+    fn few(&self, rows: usize) -> (Kernel, usize) {
+        let fits = FEW_ROWS.iter().position(|&size| rows <= size);
+        let index = fits.unwrap_or(FEW_ROWS.len() - 1);
+        (self.few[index], FEW_ROWS[index])
     }
-}
 
-/// The first kernel whose block holds all rows, or the last.
-fn smallest(sizes: &[usize], kernels: &[Kernel], rows: usize) -> (Kernel, usize) {
-    let index = sizes.iter().position(|&size| rows <= size).unwrap_or(sizes.len() - 1);
-    (kernels[index], sizes[index])
+    /// The kernel for many rows that is through first, and its block.
+    fn many(
+        &self,
+        outputs: usize,
+        rows: usize,
+        multiprocessors: usize,
+        block: impl Fn(ManyBlock) -> ManyBlock,
+    ) -> (Kernel, ManyBlock) {
+        let blocks = MANY_BLOCKS.map(block).into_iter();
+        self.many
+            .into_iter()
+            .zip(blocks)
+            .min_by_key(|(_, block)| block.time(outputs, rows, multiprocessors))
+            .expect("there are blocks")
+    }
 }
 
 impl Pass<'_> {
@@ -236,7 +276,7 @@ impl Pass<'_> {
     ) -> Result<(), Error> {
         let outputs = part.outputs.min(width - part.column);
         let key = Key::new(inputs, part.bits, outputs);
-        let (kernel, block_rows) = self.kernels.matmul.linear[&key].pick(rows);
+        let kernels = &self.kernels.matmul.linear[&key];
         let arguments = [
             part.matrix.into(),
             x.into(),
@@ -247,20 +287,20 @@ impl Pass<'_> {
             (outputs as u32).into(),
             u32::from(add).into(),
         ];
-        let row_blocks = rows.div_ceil(block_rows);
         if rows <= FEW_ROWS_MAX {
+            let (kernel, at_once) = kernels.few(rows);
             let tiles = outputs.div_ceil(TILE_OUTPUTS).div_ceil(key.few_tiles());
-            return self.launch(
-                kernel,
-                [tiles, row_blocks, 1],
-                32 * key.few_warps(),
-                0,
-                &arguments,
-            );
+            let grid = [tiles, rows.div_ceil(at_once), 1];
+            return self.launch(kernel, grid, 32 * key.few_warps(), 0, &arguments);
         }
-        let shared = many_bytes(self.dimensions, part.bits, block_rows, MANY_WARPS);
-        let blocks = outputs.div_ceil(32 * MANY_WARPS);
-        self.launch(kernel, [blocks, row_blocks, 1], 32 * MANY_WARPS, shared, &arguments)
+        let (kernel, block) = kernels.many(outputs, rows, self.multiprocessors(), |block| block);
+        let shared = many_bytes(self.dimensions, part.bits, block.rows, block.warps);
+        let grid = [block.columns(outputs), rows.div_ceil(block.rows), 1];
+        self.launch(kernel, grid, 32 * block.warps, shared, &arguments)
+    }
+
+    fn multiprocessors(&self) -> usize {
+        self.device.multiprocessors() as usize
     }
 
     /// `inner = silu(gate(x)) * up(x)` for every row.
@@ -275,7 +315,7 @@ impl Pass<'_> {
     ) -> Result<(), Error> {
         let rows = self.plan.rows;
         let key = SwigluKey::new(self.shape.hidden, weights.bits, weights.width);
-        let (kernel, block_rows) = self.kernels.matmul.swiglu[&key].pick(rows);
+        let kernels = &self.kernels.matmul.swiglu[&key];
         let arguments = [
             weights.gate.into(),
             weights.up.into(),
@@ -284,14 +324,17 @@ impl Pass<'_> {
             (weights.width as u32).into(),
             inner.into(),
         ];
-        let row_blocks = rows.div_ceil(block_rows);
         if rows <= FEW_ROWS_MAX {
-            let grid = [weights.width / TILE_INPUTS, row_blocks, 1];
+            let (kernel, at_once) = kernels.few(rows);
+            let grid = [weights.width / TILE_INPUTS, rows.div_ceil(at_once), 1];
             return self.launch(kernel, grid, 128 * key.split(), 0, &arguments);
         }
-        let shared = many_bytes(self.dimensions, weights.bits, block_rows, key.warps());
-        let grid = [weights.width / (16 * key.warps()), row_blocks, 1];
-        self.launch(kernel, grid, 32 * key.warps(), shared, &arguments)
+        let outputs = 2 * weights.width;
+        let (kernel, block) =
+            kernels.many(outputs, rows, self.multiprocessors(), |block| key.block(block));
+        let shared = many_bytes(self.dimensions, weights.bits, block.rows, block.warps);
+        let grid = [block.columns(outputs), rows.div_ceil(block.rows), 1];
+        self.launch(kernel, grid, 32 * block.warps, shared, &arguments)
     }
 
     /// The last matrix of a SwiGLU: into `out` [rows, hidden], or added to it.
