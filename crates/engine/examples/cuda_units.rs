@@ -16,6 +16,10 @@ use calla_engine::{
     },
 };
 
+/// Shared memory of a block on a data centre's cards, and on consumers' cards.
+const SHARED_LARGE: usize = 227 << 10;
+const SHARED_SMALL: usize = 99 << 10;
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let out = arguments.next().ok_or("which folder to write to?")?;
@@ -35,8 +39,14 @@ fn write(out: &Path, model: &str, shape: &Shape, weights: &Weights) -> Result<()
     for (mode, precision) in [("default", Precision::Default), ("exact", Precision::Exact)] {
         let folder = out.join(format!("{model}-{mode}"));
         fs::create_dir_all(&folder)?;
-        for unit in cuda::units(shape, weights, precision) {
+        let large = cuda::units(shape, weights, precision, SHARED_LARGE);
+        for unit in &large {
             fs::write(folder.join(format!("{}.cu", unit.name)), &unit.source)?;
+        }
+        for unit in cuda::units(shape, weights, precision, SHARED_SMALL) {
+            if !large.contains(&unit) {
+                fs::write(folder.join(format!("{}_small.cu", unit.name)), &unit.source)?;
+            }
         }
     }
     Ok(())

@@ -67,10 +67,12 @@ pub fn moe_shape() -> Shape {
     }
 }
 
-/// A dense, tied member: one attention layer between two of DeltaNet, as many key as value heads.
+/// A dense, tied member: one attention layer between two of DeltaNet, as many key as value heads,
+/// attention heads of another width that share one KV head.
 pub fn dense_shape() -> Shape {
     Shape {
         hidden: 64,
+        attention: AttentionShape { heads: 3, kv_heads: 1, head_dim: 64, ..moe_shape().attention },
         delta_net: DeltaNetShape {
             key_heads: 2,
             value_heads: 2,

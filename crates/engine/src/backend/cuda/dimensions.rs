@@ -26,6 +26,7 @@ pub(super) const GROUP_MIN: usize = 32;
 /// Everything about a model that kernels have as constants.
 #[derive(Debug, Clone)]
 pub(super) struct Dimensions {
+    pub(super) precision: Precision,
     /// Inputs that share a scale of an activation.
     pub(super) group: usize,
     /// Halves that make up an activation.
@@ -91,7 +92,7 @@ impl Dimensions {
             writeln!(defines, "#define {name} {value}").expect("a string takes everything");
         }
         writeln!(defines, "#define NORM_EPS {:e}f", shape.norm_eps).expect("likewise");
-        Self { group, pieces, defines }
+        Self { precision, group, pieces, defines }
     }
 
     /// Halves that make up an activation.

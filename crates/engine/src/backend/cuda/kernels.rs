@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, thread};
 
 use super::{
-    attention::{self, AttentionKernels},
+    attention::{self, AttentionKernels, Tiles},
     delta_net::{self, DeltaNetKernels},
     device::{Device, Kernel, Unit},
     dimensions::{Dimensions, TILE_OUTPUTS},
@@ -39,16 +39,31 @@ struct Plan {
     units: Vec<Unit>,
     linear: Vec<Key>,
     swiglu: Vec<SwigluKey>,
+    tiles: Option<Tiles>,
     moe: Option<MoeDimensions>,
 }
 
 /// The compilation units of a model: for tools that look at kernels without a device.
-pub fn units(shape: &Shape, weights: &Weights, precision: Precision) -> Vec<Unit> {
-    Plan::new(shape, weights, &Dimensions::new(shape, weights, precision)).units
+///
+/// `shared_per_block` is what a block of the device may ask for ([`Device::shared_per_block`]).
+pub fn units(
+    shape: &Shape,
+    weights: &Weights,
+    precision: Precision,
+    shared_per_block: usize,
+) -> Vec<Unit> {
+    let dimensions = Dimensions::new(shape, weights, precision);
+    Plan::new(shape, weights, &dimensions, shared_per_block).units
 }
 
 impl Plan {
-    fn new(shape: &Shape, weights: &Weights, dimensions: &Dimensions) -> Self {
+    fn new(
+        shape: &Shape,
+        weights: &Weights,
+        dimensions: &Dimensions,
+        shared_per_block: usize,
+    ) -> Self {
+        let tiles = Tiles::new(shape, dimensions.precision, dimensions.group, shared_per_block);
         let (linear, swiglu) = keys(shape, weights);
         let moe = weights.layers.iter().find_map(|layer| match &layer.mlp {
             Mlp::Moe(moe) => MoeDimensions::new(shape, moe, dimensions.pieces),
@@ -66,15 +81,15 @@ impl Plan {
             units.push(dimensions.unit("delta_net", delta_net::SOURCE, "", kernels));
         }
         if shape.layers_of(MixerKind::Attention) > 0 {
-            let kernels = names(&["queries_keys", "attend", "attend_merge"]);
-            units.push(dimensions.unit("attention", attention::SOURCE, "", kernels));
+            let (source, kernels) = attention::instances(dimensions.precision, tiles);
+            units.push(dimensions.unit("attention", &source, "", kernels));
         }
         if let Some(moe) = &moe {
             let (lines, kernels) = moe.instances();
             let source = [matmul::SOURCE, moe::SOURCE].join("\n");
             units.push(dimensions.unit("moe", &source, &lines, kernels));
         }
-        Self { units, linear, swiglu, moe }
+        Self { units, linear, swiglu, tiles, moe }
     }
 }
 
@@ -89,7 +104,7 @@ impl Kernels {
         weights: &Weights,
         dimensions: &Dimensions,
     ) -> Result<Self, Error> {
-        let plan = Plan::new(shape, weights, dimensions);
+        let plan = Plan::new(shape, weights, dimensions, device.shared_per_block());
         let compiled: Vec<_> = thread::scope(|scope| {
             let workers: Vec<_> =
                 plan.units.iter().map(|unit| scope.spawn(move || device.compile(unit))).collect();
@@ -118,11 +133,8 @@ impl Kernels {
                 gated_norm: kernels[2],
                 delta_decode: kernels[3],
             }),
-            attention: attention.map(|kernels| AttentionKernels {
-                queries_keys: kernels[0],
-                attend: kernels[1],
-                attend_merge: kernels[2],
-            }),
+            attention: attention
+                .map(|kernels| AttentionKernels::new(dimensions.precision, plan.tiles, &kernels)),
             moe: match plan.moe {
                 None => None,
                 Some(dimensions) => Some(MoeKernels::new(dimensions, &next()?)),

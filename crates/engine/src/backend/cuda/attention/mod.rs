@@ -6,7 +6,11 @@ use super::{
     scratch::{PARTIALS, attention_width},
     weights::DeviceAttention,
 };
-use crate::{Error, model::AttentionShape};
+use crate::{
+    Error,
+    backend::{Precision, histories::PAGE_TOKENS},
+    model::{AttentionShape, Shape},
+};
 
 /// The kernel file.
 pub(super) const SOURCE: &str = include_str!("attention.cu");
@@ -17,11 +21,81 @@ const BLOCK_HEADS: usize = 4;
 /// Columns of a block of `attend_merge`.
 const MERGE_COLUMNS: usize = 64;
 
+/// Rows that a sequence must have on average for `attend_tiles`: fewer leave most of a tile idle.
+const TILE_ROWS_MIN: usize = 4;
+
 /// The stage's kernels.
 pub(super) struct AttentionKernels {
-    pub(super) queries_keys: Kernel,
-    pub(super) attend: Kernel,
-    pub(super) attend_merge: Kernel,
+    queries_keys: Kernel,
+    attend: Kernel,
+    attend_merge: Kernel,
+    /// Where keys and values are cached as half.
+    attend_decode: Option<Kernel>,
+    attend_tiles: Option<(Tiles, Kernel)>,
+}
+
+/// How `attend_tiles` cuts its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tiles {
+    warps: usize,
+    /// New tokens of a block.
+    tokens: usize,
+    shared_bytes: usize,
+}
+
+impl Tiles {
+    /// The largest blocks that fit in a device's shared memory; nothing where the kernel does not
+    /// exist.
+    pub(super) fn new(
+        shape: &Shape,
+        precision: Precision,
+        group: usize,
+        shared_per_block: usize,
+    ) -> Option<Self> {
+        let &AttentionShape { heads, kv_heads, head_dim, .. } = &shape.attention;
+        let fits = precision == Precision::Default
+            && head_dim.is_multiple_of(64)
+            && head_dim.is_multiple_of(group);
+        [8, 4].into_iter().find_map(|warps| {
+            let rows = 16 * warps;
+            let shared_bytes = (rows + 2 * PAGE_TOKENS) * (head_dim + 8) * 2;
+            let tokens = rows / (heads / kv_heads);
+            (fits && tokens > 0 && shared_bytes <= shared_per_block).then_some(Self {
+                warps,
+                tokens,
+                shared_bytes,
+            })
+        })
+    }
+}
+
+/// The stage's source and the names of its kernels, as [`AttentionKernels::new`] wants them.
+pub(super) fn instances(precision: Precision, tiles: Option<Tiles>) -> (String, Vec<String>) {
+    let mut names = vec!["queries_keys", "attend", "attend_merge"];
+    let mut source = SOURCE.to_owned();
+    if precision == Precision::Default {
+        names.push("attend_decode");
+    }
+    if let Some(tiles) = tiles {
+        names.push("attend_tiles");
+        source = format!("#define ATTEND_WARPS {}\n{SOURCE}", tiles.warps);
+    }
+    (source, names.into_iter().map(str::to_owned).collect())
+}
+
+impl AttentionKernels {
+    /// From the kernels that [`instances`] has named.
+    pub(super) fn new(precision: Precision, tiles: Option<Tiles>, kernels: &[Kernel]) -> Self {
+        let mut kernels = kernels.iter().copied();
+        let mut next = || kernels.next().expect("as many kernels as names");
+        Self {
+            queries_keys: next(),
+            attend: next(),
+            attend_merge: next(),
+            attend_decode: (precision == Precision::Default).then(&mut next),
+            attend_tiles: tiles.map(|tiles| (tiles, next())),
+        }
+    }
 }
 
 impl Pass<'_> {
@@ -35,14 +109,29 @@ impl Pass<'_> {
         let width = attention_width(self.shape);
         self.project(&weights.input, self.scratch.normed, self.plan.rows, projected, width)?;
 
-        // qk-norm, RoPE, KV write
-        self.queries_keys(weights, layer)?;
-
-        // attend, gate
-        let splits = splits(&self.shape.attention, self.plan.pages_max);
+        // qk-norm, RoPE, KV write, attend, gate
         let rows = self.plan.rows;
-        for first in (0..rows).step_by(PARTIALS / splits) {
-            self.attend(layer, first, (rows - first).min(PARTIALS / splits), splits)?;
+        let kernels = self.attention_kernels();
+        match kernels.attend_tiles {
+            Some((tiles, kernel)) if rows >= TILE_ROWS_MIN * self.plan.sequences => {
+                self.queries_keys(weights, layer)?;
+                self.attend_tiles(layer, tiles, kernel)?;
+            }
+            _ => {
+                let splits = splits(&self.shape.attention, self.plan.pages_max);
+                let fused = kernels.attend_decode.filter(|_| self.one_row_each());
+                if fused.is_none() {
+                    self.queries_keys(weights, layer)?;
+                }
+                for first in (0..rows).step_by(PARTIALS / splits) {
+                    let part = Part { first, rows: (rows - first).min(PARTIALS / splits), splits };
+                    match fused {
+                        Some(kernel) => self.attend_decode(weights, layer, part, kernel)?,
+                        None => self.attend(layer, part)?,
+                    }
+                    self.attend_merge(part)?;
+                }
+            }
         }
 
         // o_proj
@@ -78,47 +167,123 @@ impl Pass<'_> {
         )
     }
 
-    /// What `rows` rows from `first` on read, each span of its keys by a block of its own.
-    fn attend(&self, layer: usize, first: usize, rows: usize, splits: usize) -> Result<(), Error> {
-        let shape = &self.shape.attention;
+    /// What rows read, each span of their keys by a block of its own.
+    fn attend(&self, layer: usize, part: Part) -> Result<(), Error> {
         let scratch = self.scratch.attention.as_ref().expect("made for this shape");
-        let (row_sequence, row_position) =
-            (self.plan.row_sequence.plus(4 * first), self.plan.row_position.plus(4 * first));
-        let shared_by = shape.heads / shape.kv_heads;
+        let width = self.shape.attention.query_width();
         self.launch(
             self.attention_kernels().attend,
-            [splits, shape.kv_heads * shared_by.div_ceil(shared_by.min(8)), rows],
+            part.grid(&self.shape.attention),
             128,
             0,
             &[
-                scratch.queries.plus(4 * first * shape.query_width()).into(),
-                row_sequence.into(),
-                row_position.into(),
+                scratch.queries.plus(4 * part.first * width).into(),
+                self.plan.row_sequence.plus(4 * part.first).into(),
+                self.plan.row_position.plus(4 * part.first).into(),
                 self.plan.pages.into(),
                 (self.plan.pages_max as u32).into(),
                 (layer as u32).into(),
                 scratch.partial.into(),
                 scratch.stats.into(),
             ],
-        )?;
+        )
+    }
+
+    /// The same from the projections on, one new token a sequence.
+    fn attend_decode(
+        &self,
+        weights: &DeviceAttention,
+        layer: usize,
+        part: Part,
+        kernel: Kernel,
+    ) -> Result<(), Error> {
+        let scratch = self.scratch.attention.as_ref().expect("made for this shape");
         let width = attention_width(self.shape);
-        let group = self.dimensions.group;
+        let turn_bytes = 8 * self.shape.attention.rotary_dims / 2;
+        self.launch(
+            kernel,
+            part.grid(&self.shape.attention),
+            128,
+            0,
+            &[
+                self.scratch.projected.plus(4 * part.first * width).into(),
+                (width as u32).into(),
+                weights.q_norm.into(),
+                weights.k_norm.into(),
+                scratch.turns.plus(part.first * turn_bytes).into(),
+                self.plan.row_sequence.plus(4 * part.first).into(),
+                self.plan.row_position.plus(4 * part.first).into(),
+                self.plan.pages.into(),
+                (self.plan.pages_max as u32).into(),
+                (layer as u32).into(),
+                scratch.partial.into(),
+                scratch.stats.into(),
+            ],
+        )
+    }
+
+    /// Spans become rows, which are gated.
+    fn attend_merge(&self, part: Part) -> Result<(), Error> {
+        let scratch = self.scratch.attention.as_ref().expect("made for this shape");
+        let (width, read) = (attention_width(self.shape), self.shape.attention.query_width());
         self.launch(
             self.attention_kernels().attend_merge,
-            [shape.query_width().div_ceil(MERGE_COLUMNS), rows, 1],
+            [read.div_ceil(MERGE_COLUMNS), part.rows, 1],
             256,
             0,
             &[
                 scratch.partial.into(),
                 scratch.stats.into(),
-                (splits as u32).into(),
-                self.scratch.projected.plus(4 * first * width).into(),
+                (part.splits as u32).into(),
+                self.scratch.projected.plus(4 * part.first * width).into(),
                 (width as u32).into(),
-                row_sequence.into(),
-                row_position.into(),
-                self.scratch.read.from_row(first, shape.query_width(), group).into(),
+                self.plan.row_sequence.plus(4 * part.first).into(),
+                self.plan.row_position.plus(4 * part.first).into(),
+                self.scratch.read.from_row(part.first, read, self.dimensions.group).into(),
             ],
         )
+    }
+
+    /// What all rows read, on matrix units.
+    fn attend_tiles(&self, layer: usize, tiles: Tiles, kernel: Kernel) -> Result<(), Error> {
+        let scratch = self.scratch.attention.as_ref().expect("made for this shape");
+        let plan = &self.plan;
+        // At least as many as there are: the kernel finds out which ones.
+        let count = plan.rows / tiles.tokens + plan.sequences;
+        self.launch(
+            kernel,
+            [self.shape.attention.kv_heads, count, 1],
+            32 * tiles.warps,
+            tiles.shared_bytes,
+            &[
+                scratch.queries.into(),
+                self.scratch.projected.into(),
+                (attention_width(self.shape) as u32).into(),
+                plan.row_position.into(),
+                plan.first_row.into(),
+                (plan.sequences as u32).into(),
+                plan.pages.into(),
+                (plan.pages_max as u32).into(),
+                (layer as u32).into(),
+                self.scratch.read.into(),
+            ],
+        )
+    }
+}
+
+/// Rows whose spans lie in the scratch at a time.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    first: usize,
+    rows: usize,
+    splits: usize,
+}
+
+impl Part {
+    /// Blocks of `attend` and `attend_decode`.
+    fn grid(self, shape: &AttentionShape) -> [usize; 3] {
+        let shared_by = shape.heads / shape.kv_heads;
+        [self.splits, shape.kv_heads * shared_by.div_ceil(shared_by.min(8)), self.rows]
     }
 }
 

@@ -81,6 +81,9 @@ pub trait Device: Send + Sync {
     /// Multiprocessors: blocks beyond a few times their number wait.
     fn multiprocessors(&self) -> u32;
 
+    /// Bytes of shared memory that a block may ask for.
+    fn shared_per_block(&self) -> usize;
+
     /// Its memory at present.
     ///
     /// # Errors

@@ -244,6 +244,10 @@ impl Device for Driver {
         self.multiprocessors
     }
 
+    fn shared_per_block(&self) -> usize {
+        self.shared_max as usize
+    }
+
     fn memory(&self) -> Result<DeviceMemory, Error> {
         let (mut free, mut total) = (0, 0);
         self.call(

@@ -33,6 +33,9 @@ const MEMORY_BYTES: usize = 8 << 30;
 /// So few that grids made for them have many blocks for each, and not a power of two.
 const MULTIPROCESSORS: u32 = 3;
 
+/// `DYNAMIC_MAX` of emulator.h.
+const SHARED_PER_BLOCK: usize = 227 << 10;
+
 /// An emulated CUDA device.
 pub struct Emulator {
     compiler: Compiler,
@@ -156,6 +159,10 @@ impl Device for Emulator {
 
     fn multiprocessors(&self) -> u32 {
         MULTIPROCESSORS
+    }
+
+    fn shared_per_block(&self) -> usize {
+        SHARED_PER_BLOCK
     }
 
     fn memory(&self) -> Result<DeviceMemory, Error> {
