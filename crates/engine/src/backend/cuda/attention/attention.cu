@@ -490,8 +490,9 @@ DEVICE const Kv* tile_at(const u64* pages, const Span& span, u32 tile) {
     return (const Kv*)pages[tile / PAGE_TOKENS] + span.offset + tile % PAGE_TOKENS * HEAD_DIM;
 }
 
-// A warp's way through its tiles, of which the first is loaded. With FRESH the token at `known` is
-// not in the pages yet; its key and value are `fresh`. Otherwise `known` is the span's end.
+// A warp's way through its tiles, of which the first one's keys are loaded. With FRESH its values
+// are loaded too, and the token at `known` is not in the pages yet: its key and value are `fresh`.
+// Otherwise `known` is the span's end.
 template <bool FRESH>
 DEVICE void attend_span(Running& running, KeyTile& keys, ValueTile& values, const Span& span,
                         const u64* pages, const QueryFragments& queries, u32 known,
@@ -501,19 +502,21 @@ DEVICE void attend_span(Running& running, KeyTile& keys, ValueTile& values, cons
     #pragma unroll
     for (int m = 0; m < HEAD_DIM / 16; m++)
         running.sum[m][0] = running.sum[m][1] = running.sum[m][2] = running.sum[m][3] = 0.0f;
+    const Kv* here = span.tile < span.end ? tile_at(pages, span, span.tile) : 0;
     #pragma unroll 1
     for (u32 tile = span.tile; tile < span.end; tile += 64) {
+        __syncwarp(); // or the compiler reads the queries once, before the loop, and runs out of registers
+        if (!FRESH || tile != span.tile) load_values(values, here + PAGE_TOKENS * HEAD_DIM, tile, known);
         if (FRESH && tile + 16 > known) {
             patch_keys(keys, fresh[0], tile, known);
             patch_values(values, fresh[1], tile, known);
         }
         u32 next = tile + 64;
-        const Kv* following = next < span.end ? tile_at(pages, span, next) : 0;
+        here = next < span.end ? tile_at(pages, span, next) : 0;
         float s[2][4];
         scores(s, keys, queries);
-        if (following) load_keys(keys, following, next, known);
+        if (here) load_keys(keys, here, next, known);
         add_tile(running, s, values, tile, span.end);
-        if (following) load_values(values, following + PAGE_TOKENS * HEAD_DIM, next, known);
     }
 }
 
@@ -539,11 +542,7 @@ KERNEL void __launch_bounds__(128) attend(
 
     KeyTile keys;
     ValueTile values;
-    if (span.tile < span.end) {
-        const Kv* first = tile_at(pages, span, span.tile);
-        load_keys(keys, first, span.tile, span.end);
-        load_values(values, first + PAGE_TOKENS * HEAD_DIM, span.tile, span.end);
-    }
+    if (span.tile < span.end) load_keys(keys, tile_at(pages, span, span.tile), span.tile, span.end);
     for (u32 i = threadIdx.x; i < 8 * HEAD_DIM / 4; i += 128) {
         u32 h = i / (HEAD_DIM / 4), dim = i % (HEAD_DIM / 4) * 4;
         const float* query = queries + ((u64)row * HEADS + span.head + h) * HEAD_DIM + dim;
