@@ -109,10 +109,10 @@ pub enum Error {
         /// What is wrong and what is expected.
         problem: String,
     },
-    /// The engine's thread panicked, which is a bug in it or in the backend.
+    /// The engine's thread panicked, which is a bug in it or in the backend, or its device was lost.
     #[error("the engine failed and must be restarted: {message}")]
-    Panicked {
-        /// What the panic said.
+    EngineFailed {
+        /// What the panic or the device said.
         message: String,
     },
     /// More requests wait than the engine accepts.

@@ -16,14 +16,21 @@ use crate::{
 
 /// `GET /health`.
 pub(crate) async fn health(Extract(state): Extract<State>) -> Response {
-    let (status, word) = match state.phase() {
+    let phase = state.phase();
+    let (status, word) = match phase {
         Phase::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
         Phase::Ready => (StatusCode::OK, "ok"),
+        Phase::Failed => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
         Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
     };
-    let body = Json(json!({ "status": word }));
-    match status {
-        StatusCode::OK => body.into_response(),
+    let mut body = json!({ "status": word });
+    if let Some(problem) = state.model().ok().and_then(|model| model.engine().failure()) {
+        body["error"] = problem.into();
+    }
+    let body = Json(body);
+    match phase {
+        // It will not be better in a second: no word of trying again.
+        Phase::Ready | Phase::Failed => (status, body).into_response(),
         _ => (status, [(header::RETRY_AFTER, "1")], body).into_response(),
     }
 }

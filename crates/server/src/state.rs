@@ -42,6 +42,8 @@ pub(crate) struct Running {
 pub(crate) enum Phase {
     Loading,
     Ready,
+    /// The engine has failed for good.
+    Failed,
     Draining,
 }
 
@@ -78,6 +80,7 @@ impl State {
         match (self.running().is_some(), self.inner.model.get()) {
             (false, _) => Phase::Draining,
             (true, None) => Phase::Loading,
+            (true, Some(model)) if model.engine().failure().is_some() => Phase::Failed,
             (true, Some(_)) => Phase::Ready,
         }
     }

@@ -107,7 +107,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Request`], [`Error::ContextExceeded`], [`Error::QueueFull`],
-    /// [`Error::ShuttingDown`], and [`Error::Panicked`] once the engine has failed.
+    /// [`Error::ShuttingDown`], and [`Error::EngineFailed`] once the engine has failed.
     pub fn submit(&self, request: Request) -> Result<EventStream, Error> {
         let inner = &*self.inner;
         check::request(&request, inner.vocab, inner.context_tokens)?;
@@ -118,6 +118,11 @@ impl Engine {
             return Err(inner.shared.refusal().unwrap_or(Error::ShuttingDown));
         }
         Ok(stream)
+    }
+
+    /// Why the engine has failed for good, if it has: every request ends with an error from then on.
+    pub fn failure(&self) -> Option<&str> {
+        self.inner.shared.failure()
     }
 
     /// Takes no more requests from now on. What runs and waits may go on for `grace` and is then

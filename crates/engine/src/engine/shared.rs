@@ -33,7 +33,7 @@ pub(super) struct Shared {
     in_flight: AtomicUsize, // submitted and not ended
     in_flight_max: usize,
     stopping: AtomicBool,
-    panic_message: OnceLock<String>,
+    failure: OnceLock<String>,
     pub(super) running: AtomicUsize,
     pub(super) finished: AtomicU64,
     pub(super) prompt_tokens: AtomicU64,
@@ -49,7 +49,7 @@ impl Shared {
             in_flight: AtomicUsize::new(0),
             in_flight_max: queue_max.saturating_add(RUNNING_MAX),
             stopping: AtomicBool::new(false),
-            panic_message: OnceLock::new(),
+            failure: OnceLock::new(),
             running: AtomicUsize::new(0),
             finished: AtomicU64::new(0),
             prompt_tokens: AtomicU64::new(0),
@@ -78,8 +78,8 @@ impl Shared {
 
     /// Why no request is taken, when none is.
     pub(super) fn refusal(&self) -> Option<Error> {
-        match self.panic_message.get().cloned() {
-            Some(message) => Some(Error::Panicked { message }),
+        match self.failure() {
+            Some(message) => Some(Error::EngineFailed { message: message.to_owned() }),
             None => self.stopping.load(SeqCst).then_some(Error::ShuttingDown),
         }
     }
@@ -88,9 +88,14 @@ impl Shared {
         self.stopping.store(true, SeqCst);
     }
 
-    /// Takes no request any more because of a panic; the first one counts.
-    pub(super) fn fail(&self, panic_message: String) {
-        let _ = self.panic_message.set(panic_message);
+    /// Takes no request any more because of a failure; the first one counts.
+    pub(super) fn fail(&self, message: String) {
+        let _ = self.failure.set(message);
+    }
+
+    /// Why none is taken any more.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     pub(super) fn stats(&self) -> Stats {

@@ -70,24 +70,32 @@ impl StepLoop {
     /// Runs until the last handle is gone, or a stop was asked for, and nothing is left to do.
     pub(super) fn run(mut self) {
         while self.receive() {
-            // After a panic nobody knows what state the backend is in: every request gets a clear
-            // end, and none is taken any more.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.step())) {
-                return self.fail_for_good(panic);
+            // After a panic nobody knows what state the backend is in, and a device that failed has
+            // lost it: every request gets a clear end, and none is taken any more.
+            match catch_unwind(AssertUnwindSafe(|| self.step())) {
+                Ok(Ok(())) => {}
+                Ok(Err(lost)) => return self.fail_for_good(lost.to_string()),
+                Err(panic) => return self.fail_for_good(panic_message(&*panic)),
             }
         }
         self.cache.clear(&mut *self.backend);
     }
 
-    fn step(&mut self) {
+    /// An error: the device is lost.
+    fn step(&mut self) -> Result<(), Arc<Error>> {
         self.retire();
-        self.admit();
+        self.admit()?;
         self.scheduler.plan(&mut self.plan);
         match self.forward() {
             Ok(()) => self.sample_and_emit(),
-            Err(error) => self.fail_planned(error),
+            Err(error) => {
+                let error = Arc::new(error);
+                self.fail_planned(&error);
+                unless_lost(error)?;
+            }
         }
         self.publish();
+        Ok(())
     }
 
     /// Takes in what was sent, and waits for it when there is nothing else to do. False: the end.
@@ -137,7 +145,7 @@ impl StepLoop {
     }
 
     /// Opens sequences for the requests whose turn it is.
-    fn admit(&mut self) {
+    fn admit(&mut self) -> Result<(), Arc<Error>> {
         while let Some(job) = self.scheduler.next_to_admit() {
             let admitted = Instant::now();
             match self.open(&job.request.prompt) {
@@ -148,11 +156,16 @@ impl StepLoop {
                     self.shared.cached_tokens.fetch_add(usage.cached_tokens as u64, Relaxed);
                     self.scheduler.start(sequence);
                 }
-                Err(error) => self.end_waiting(job, FinishReason::Failed(Arc::new(error))),
+                Err(error) => {
+                    let error = Arc::new(error);
+                    self.end_waiting(job, FinishReason::Failed(Arc::clone(&error)));
+                    unless_lost(error)?;
+                }
             }
         }
         self.publish();
         self.scheduler.announce_positions();
+        Ok(())
     }
 
     /// A sequence that holds as much of the prompt as the cache can give. What is kept makes room
@@ -207,11 +220,10 @@ impl StepLoop {
     }
 
     /// A failed forward pass leaves its sequences good for nothing but to be closed.
-    fn fail_planned(&mut self, error: Error) {
-        let error = Arc::new(error);
+    fn fail_planned(&mut self, error: &Arc<Error>) {
         for planned in &self.plan.rows {
             let sequence = &mut self.scheduler.running_mut()[planned.slot];
-            sequence.finish(FinishReason::Failed(Arc::clone(&error)));
+            sequence.finish(FinishReason::Failed(Arc::clone(error)));
         }
     }
 
@@ -253,11 +265,10 @@ impl StepLoop {
         job.end(reason, usage);
     }
 
-    fn fail_for_good(mut self, panic: Box<dyn Any + Send>) {
-        let message = panic_message(&*panic);
-        tracing::error!(message, "the engine panicked and takes no more requests");
+    fn fail_for_good(mut self, message: String) {
+        tracing::error!(message, "the engine has failed and takes no more requests");
         self.shared.fail(message.clone());
-        let error = Arc::new(Error::Panicked { message });
+        let error = Arc::new(Error::EngineFailed { message });
         self.intake.close();
         while let Some(command) = self.intake.blocking_recv() {
             self.handle(command);
@@ -271,6 +282,14 @@ impl StepLoop {
             self.end_waiting(job, reason());
         }
         self.shared.running.store(0, Relaxed);
+    }
+}
+
+/// Passes an error on when nothing can be computed after it.
+fn unless_lost(error: Arc<Error>) -> Result<(), Arc<Error>> {
+    match *error {
+        Error::Device { .. } => Err(error),
+        _ => Ok(()),
     }
 }
 

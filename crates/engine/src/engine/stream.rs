@@ -103,7 +103,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         if !self.has_ended {
             let message = "the request was lost in a panic".to_owned();
-            let reason = FinishReason::Failed(Arc::new(Error::Panicked { message }));
+            let reason = FinishReason::Failed(Arc::new(Error::EngineFailed { message }));
             self.send(Event::End { reason, usage: Usage::default() });
         }
     }

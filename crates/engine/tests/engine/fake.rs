@@ -22,6 +22,8 @@ pub(crate) const STATE_BYTES: usize = 1000;
 pub(crate) const PAGE_BYTES: usize = 160;
 pub(crate) const PAGE_TOKENS: usize = 16;
 
+/// A prompt token that makes `forward` lose the device.
+pub(crate) const LOSES_DEVICE: u32 = 59;
 /// A prompt token that makes `forward` fail.
 pub(crate) const FAILS: u32 = 60;
 /// A prompt token that makes `forward` panic.
@@ -238,6 +240,13 @@ impl Backend for Fake {
             }
             let tokens = history.tokens.clone();
             state.open.insert(row.sequence, history);
+            if row.tokens.contains(&LOSES_DEVICE) {
+                return Err(Error::Device {
+                    backend: "fake",
+                    action: "computing".to_owned(),
+                    problem: "asked to be lost".to_owned(),
+                });
+            }
             if row.tokens.contains(&FAILS) {
                 return Err(Error::Batch { row: index, problem: "asked to fail".to_owned() });
             }
@@ -262,7 +271,7 @@ pub(crate) fn model(history: &[u32], logits: &mut [f32]) {
         *logit = (mix(hash.wrapping_add(id)) >> 40) as f32 / (1 << 21) as f32 - 4.0;
         if history.contains(&TURNS_NAN) {
             *logit = f32::NAN;
-        } else if id >= u64::from(FAILS) {
+        } else if id >= u64::from(LOSES_DEVICE) {
             // Tokens that steer the fake are never generated.
             *logit = -1e9;
         }

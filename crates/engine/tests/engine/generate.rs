@@ -3,7 +3,7 @@
 use calla_engine::{Engine, EngineConfig, Error, Event, FinishReason, Limits, Request, Sampling};
 
 use crate::{
-    fake::{CONTEXT_MAX, Fake, PANICS, Probe, TURNS_NAN, VOCAB, greedy},
+    fake::{CONTEXT_MAX, Fake, LOSES_DEVICE, PANICS, Probe, TURNS_NAN, VOCAB, greedy},
     harness::{collect, config, end, request, run, start, tokens},
 };
 
@@ -172,10 +172,27 @@ fn a_panic_ends_every_request_and_refuses_more() {
     }
     engine.join();
     let refused = engine.submit(request(vec![1], 1)).unwrap_err();
-    assert!(matches!(&refused, Error::Panicked { message } if message == "asked to panic"));
+    assert!(matches!(&refused, Error::EngineFailed { message } if message == "asked to panic"));
     assert_eq!((engine.stats().running, engine.stats().waiting), (0, 0));
     drop(engine);
     assert!(probe.state().dropped);
+}
+
+#[test]
+fn a_lost_device_ends_every_request_and_is_told() {
+    let (engine, probe) = start(config());
+    probe.hold();
+    let first = engine.submit(request(vec![1, LOSES_DEVICE], 5)).unwrap();
+    let second = engine.submit(request(vec![1, 2], 5)).unwrap();
+    assert_eq!(engine.failure(), None);
+    probe.release();
+    for stream in [first, second] {
+        let FinishReason::Failed(error) = collect(stream).reason else { panic!("it failed") };
+        assert!(error.to_string().contains("asked to be lost"), "{error}");
+    }
+    engine.join();
+    assert!(engine.failure().is_some_and(|message| message.contains("asked to be lost")));
+    assert!(matches!(engine.submit(request(vec![1], 1)), Err(Error::EngineFailed { .. })));
 }
 
 #[test]
@@ -188,6 +205,6 @@ fn no_stream_closes_without_an_end_wherever_the_panic_is() {
         let last = std::iter::from_fn(|| stream.next_blocking()).last();
         assert!(matches!(last, Some(Event::End { reason: FinishReason::Failed(_), .. })));
         engine.join();
-        assert!(matches!(engine.submit(request(vec![1], 1)), Err(Error::Panicked { .. })));
+        assert!(matches!(engine.submit(request(vec![1], 1)), Err(Error::EngineFailed { .. })));
     }
 }

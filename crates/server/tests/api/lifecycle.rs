@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     http,
-    support::{Pace, scripted_model, standard_script},
+    support::{LOSE_DEVICE, Pace, scripted_model, standard_script},
     test_server::{Options, TestServer, ask},
 };
 
@@ -54,6 +54,30 @@ async fn a_model_that_does_not_load_ends_the_server() {
     let error = ended.expect_err("there is no model");
     assert!(matches!(error, Error::Load(_)));
     assert_eq!(error.to_string(), "the file is damaged");
+}
+
+#[tokio::test]
+async fn a_lost_device_is_told_and_the_server_stays() {
+    let server = TestServer::start().await;
+    let answer = server.post("/v1/chat/completions", &ask(LOSE_DEVICE, json!({}))).await;
+    assert_eq!(answer.status, 500);
+    let error = answer.json()["error"]["message"].to_string();
+    assert!(error.contains("it fell off the bus"), "{error}");
+    let health = http::request("GET", "/health", &[], "");
+    let answer = loop {
+        // The request's end may be told before the engine has noted its own.
+        let answer = http::send(server.address, &health).await;
+        if answer.status != 200 {
+            break answer;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    };
+    assert_eq!((answer.status, &*answer.json()["status"].to_string()), (503, "\"failed\""));
+    assert!(answer.json()["error"].to_string().contains("it fell off the bus"));
+    assert_eq!(answer.header("retry-after"), None);
+    let answer = server.post("/v1/chat/completions", &ask("Hello", json!({}))).await;
+    assert_eq!(answer.status, 500);
+    assert!(answer.json()["error"]["message"].to_string().contains("must be restarted"));
 }
 
 #[tokio::test]

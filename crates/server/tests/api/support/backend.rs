@@ -21,6 +21,9 @@ pub(crate) struct Pace {
     pub(crate) prompt_token: Duration,
 }
 
+/// What a client says to make the backend lose its device.
+pub(crate) const LOSE_DEVICE: &str = "Lose the device.";
+
 /// A backend whose next token is a function of the history alone, as a model's is, so that engines
 /// may chunk, cut, fork and restore as they like: it looks for the last known question, sees how
 /// much of its answer the history already ends with, and goes on from there.
@@ -28,6 +31,7 @@ pub(crate) struct ScriptedBackend {
     shape: Shape,
     pace: Pace,
     answers: Vec<(Vec<u32>, Vec<u32>)>,
+    lose_device: Vec<u32>,
     sequences: HashMap<u64, Vec<u32>>,
     snapshots: HashMap<u64, Vec<u32>>,
     handles: u64,
@@ -41,6 +45,7 @@ impl ScriptedBackend {
             shape: shape(),
             pace,
             answers: answers.collect(),
+            lose_device: ids(LOSE_DEVICE),
             sequences: HashMap::new(),
             snapshots: HashMap::new(),
             handles: 0,
@@ -134,6 +139,13 @@ impl Backend for ScriptedBackend {
             let history = history.ok_or(Error::UnknownSequence(row.sequence))?;
             history.extend_from_slice(row.tokens);
             let history = &self.sequences[&row.sequence.0];
+            if history.windows(self.lose_device.len()).any(|w| w == self.lose_device) {
+                return Err(Error::Device {
+                    backend: "scripted",
+                    action: "computing".to_owned(),
+                    problem: "it fell off the bus".to_owned(),
+                });
+            }
             let rows = row.wants.rows(row.tokens.len());
             let ends = history.len() + 1 - rows..=history.len();
             wanted.extend(ends.map(|end| self.next_token(&history[..end])));

@@ -8,6 +8,7 @@ mod tokenizer;
 use calla_chat::{Model, ModelOptions};
 use calla_engine::{Engine, EngineConfig, backend::Backend, checkpoint::Source};
 
+pub(crate) use backend::LOSE_DEVICE;
 pub(crate) use backend::Pace;
 use backend::ScriptedBackend;
 use script::Script;
