@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     http,
-    support::{LOSE_DEVICE, Pace, scripted_model, standard_script},
+    support::{Pace, backend::LOSE_DEVICE, scripted_model, standard_script},
     test_server::{Options, TestServer, ask},
 };
 

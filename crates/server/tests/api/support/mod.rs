@@ -1,14 +1,13 @@
 //! A model for tests that answers known questions word for word: everything is real but the
 //! weights. Used by the API tests and by the `scripted` example; no product code sees it.
 
-mod backend;
+pub(crate) mod backend;
 mod script;
 mod tokenizer;
 
 use calla_chat::{Model, ModelOptions};
 use calla_engine::{Engine, EngineConfig, backend::Backend, checkpoint::Source};
 
-pub(crate) use backend::LOSE_DEVICE;
 pub(crate) use backend::Pace;
 use backend::ScriptedBackend;
 use script::Script;
