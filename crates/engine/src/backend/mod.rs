@@ -89,6 +89,12 @@ pub trait Backend: Send {
     /// Most tokens that one [`Backend::forward`] takes, all rows together.
     fn batch_tokens_max(&self) -> usize;
 
+    /// Prompt tokens in one [`Backend::forward`] that are well used, and over within a few seconds:
+    /// nobody is answered, and nobody who has left is noticed, before it ends.
+    fn prefill_chunk_tokens(&self) -> usize {
+        256
+    }
+
     /// An empty sequence that may grow to `context_tokens`.
     ///
     /// Address space or page tables for that many tokens are set up here; pages are taken as the

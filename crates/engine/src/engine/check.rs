@@ -6,7 +6,7 @@ use crate::{Error, Request, model::Shape, sampler::ALTERNATIVES_MAX};
 /// Checks the configuration against the model; gives the context length that holds.
 pub(super) fn config(config: &EngineConfig, shape: &Shape) -> Result<usize, Error> {
     let wrong = |field, problem| Err(Error::Engine { field, problem });
-    if config.prefill_chunk_tokens == 0 {
+    if config.prefill_chunk_tokens == Some(0) {
         return wrong("prefill_chunk_tokens", "0, expected at least 1".to_owned());
     }
     let context_tokens = config.context_tokens.unwrap_or(shape.context_max);

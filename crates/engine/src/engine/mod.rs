@@ -34,9 +34,10 @@ pub struct EngineConfig {
     /// Tokens that a sequence may hold, prompt and answer together; at most the model's own
     /// `context_max`, which is taken when this is `None`.
     pub context_tokens: Option<usize>,
-    /// Prompt tokens in one forward pass. A backend that takes fewer
+    /// Prompt tokens in one forward pass; what the backend would rather have
+    /// ([`Backend::prefill_chunk_tokens`]) when this is `None`. A backend that takes fewer
     /// ([`Backend::batch_tokens_max`]) gets what it takes.
-    pub prefill_chunk_tokens: usize,
+    pub prefill_chunk_tokens: Option<usize>,
     /// Bytes that kept sequences and snapshots may take; 0 keeps none.
     pub cache_bytes: usize,
     /// Requests that may wait while others run; one more is refused.
@@ -47,7 +48,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             context_tokens: None,
-            prefill_chunk_tokens: 256,
+            prefill_chunk_tokens: None,
             cache_bytes: 1 << 30,
             queue_max: 64,
         }

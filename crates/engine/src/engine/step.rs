@@ -50,7 +50,9 @@ impl StepLoop {
         config: &EngineConfig,
         context_tokens: usize,
     ) -> Self {
-        let chunk_tokens = config.prefill_chunk_tokens.min(backend.batch_tokens_max());
+        let chunk_tokens =
+            config.prefill_chunk_tokens.unwrap_or_else(|| backend.prefill_chunk_tokens());
+        let chunk_tokens = chunk_tokens.min(backend.batch_tokens_max());
         let cache = PrefixCache::new(&*backend, config.cache_bytes);
         Self {
             backend,

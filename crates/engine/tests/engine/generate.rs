@@ -11,7 +11,8 @@ use crate::{
 fn greedy_tokens_are_the_models_whatever_the_chunk_size() {
     let prompt = tokens(1, 100);
     for prefill_chunk_tokens in [1, 7, 64, 99, 100, 101, 100_000] {
-        let (engine, probe) = start(EngineConfig { prefill_chunk_tokens, ..config() });
+        let (engine, probe) =
+            start(EngineConfig { prefill_chunk_tokens: Some(prefill_chunk_tokens), ..config() });
         let outcome = run(&engine, request(prompt.clone(), 20));
         assert_eq!(outcome.ids(), greedy(&prompt, 20));
         assert!(matches!(outcome.reason, FinishReason::Length));
@@ -28,7 +29,7 @@ fn greedy_tokens_are_the_models_whatever_the_chunk_size() {
 
 #[test]
 fn a_chunk_is_at_most_what_the_backend_takes() {
-    let config = EngineConfig { prefill_chunk_tokens: 100_000, ..config() };
+    let config = EngineConfig { prefill_chunk_tokens: Some(100_000), ..config() };
     let (engine, probe) = start(config);
     run(&engine, request(tokens(2, 1300), 1));
     assert_eq!(probe.state().forwards, [512, 512, 276]);
@@ -152,7 +153,10 @@ fn a_bad_configuration_is_refused_with_the_field_named() {
         Ok(_) => "none",
     };
     assert_eq!(field(config()), "none");
-    assert_eq!(field(EngineConfig { prefill_chunk_tokens: 0, ..config() }), "prefill_chunk_tokens");
+    assert_eq!(
+        field(EngineConfig { prefill_chunk_tokens: Some(0), ..config() }),
+        "prefill_chunk_tokens"
+    );
     for tokens in [0, 1, CONTEXT_MAX + 1] {
         let context_tokens = Some(tokens);
         assert_eq!(field(EngineConfig { context_tokens, ..config() }), "context_tokens");

@@ -7,7 +7,12 @@ use calla_engine::{
 use crate::fake::{CONTEXT_MAX, Fake, Probe};
 
 pub(crate) fn config() -> EngineConfig {
-    EngineConfig { context_tokens: None, prefill_chunk_tokens: 16, cache_bytes: 0, queue_max: 8 }
+    EngineConfig {
+        context_tokens: None,
+        prefill_chunk_tokens: Some(16),
+        cache_bytes: 0,
+        queue_max: 8,
+    }
 }
 
 pub(crate) fn start(config: EngineConfig) -> (Engine, Probe) {

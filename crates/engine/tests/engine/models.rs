@@ -57,8 +57,11 @@ fn prompt(seed: u32, len: u32, vocab: u32) -> Vec<u32> {
 }
 
 fn start(backend: Box<dyn Backend>, prefill_chunk_tokens: usize, cache_bytes: usize) -> Engine {
-    Engine::start(backend, EngineConfig { prefill_chunk_tokens, cache_bytes, ..config() })
-        .expect("a valid config")
+    Engine::start(
+        backend,
+        EngineConfig { prefill_chunk_tokens: Some(prefill_chunk_tokens), cache_bytes, ..config() },
+    )
+    .expect("a valid config")
 }
 
 #[test]

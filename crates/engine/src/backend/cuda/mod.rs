@@ -263,6 +263,10 @@ impl Backend for Cuda {
         batch_tokens(&self.shape)
     }
 
+    fn prefill_chunk_tokens(&self) -> usize {
+        self.batch_tokens_max()
+    }
+
     fn open(&mut self, context_tokens: usize) -> Result<SequenceId, Error> {
         self.shape.check_context(context_tokens)?;
         self.sequences.open(context_tokens)
