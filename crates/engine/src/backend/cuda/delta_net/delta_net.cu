@@ -119,7 +119,7 @@ DEVICE float decay_of(float a, float a_log, float dt_bias) {
 }
 
 // Convolution of CONV_ROWS rows for one key head and the value heads that use it.
-KERNEL void __launch_bounds__(HEAD_THREADS) conv_gates(
+KERNEL void __launch_bounds__(HEAD_THREADS, 1) conv_gates(
     const float* proj, u32 ld,  // [rows, ld]
     const u32* row_sequence,    // [rows]
     const u32* row_position,    // [rows]
@@ -434,7 +434,7 @@ KERNEL void __launch_bounds__(GATED_THREADS) gated_norm(
 // Fetched before the wait: the state, the ring and what tells where they are. Kernels before this
 // one in the chain do not write them if the chain's first kernel does not start before the step
 // before has ended (no programmatic launch) and finds the batch's arrays written.
-KERNEL void __launch_bounds__(DECODE_THREADS) delta_decode(
+KERNEL void __launch_bounds__(DECODE_THREADS, 1) delta_decode(
     const float* proj, u32 ld, // [rows, ld]
     const u32* row_sequence,   // [rows]; a padding row gets zeros
     const u32* row_position,   // [rows]
