@@ -128,6 +128,10 @@ impl Cuda {
     }
 
     /// Runs a checked batch whose sequences have their pages.
+    ///
+    /// Kernels may start before those in front of them have ended, and some read states and keys of
+    /// earlier passes before they wait. The copy of the plan stands between two passes: it starts
+    /// when the last one has ended, and the first kernel after it.
     fn run(&mut self, batch: &Batch<'_>, logits: &mut [f32]) -> Result<(), Error> {
         let size = self.plan_size(batch);
         let plan =
