@@ -24,7 +24,8 @@ pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
         Ok(Demand { tokens: tokens.max().map(|most| (most, "contexts")), cache_bytes: 0 })
     })?;
     let machine = Machine::here(args.backend.device.options().threads);
-    let read_bytes_s = machine::read_bytes_s(machine.threads);
+    let read_bytes_s =
+        loaded.backend.memory_bytes_s().unwrap_or_else(|| machine::read_bytes_s(machine.threads));
     let mut report = Report {
         version: version::SHORT,
         machine,

@@ -95,6 +95,12 @@ pub trait Backend: Send {
         256
     }
 
+    /// Bytes that the device moves in a second, read and written together, measured now: what bounds
+    /// decoding. `None` where the device shares the machine's memory.
+    fn memory_bytes_s(&mut self) -> Option<f64> {
+        None
+    }
+
     /// An empty sequence that may grow to `context_tokens`.
     ///
     /// Address space or page tables for that many tokens are set up here; pages are taken as the

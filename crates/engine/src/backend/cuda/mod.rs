@@ -32,7 +32,7 @@ mod scratch;
 mod support;
 mod weights;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 pub use self::kernels::units;
 use self::{
@@ -206,6 +206,26 @@ fn state_layout(shape: &Shape) -> StateLayout {
     StateLayout { conv_len: delta_net::conv_state_len(shape), ..StateLayout::new(shape) }
 }
 
+/// Bytes a second of copies on the device, each byte counted as read and as written: the best of
+/// several, after one that warms up.
+fn bandwidth(device: &Arc<dyn Device>) -> Result<f64, Error> {
+    const BYTES: usize = 256 << 20; // several times any cache
+    const COPIES: u32 = 8;
+    let mut memory = Arena::new(Arc::clone(device), "measuring the memory");
+    let (from, to) = (memory.bytes_of(BYTES)?, memory.bytes_of(BYTES)?);
+    device.zero(from, BYTES)?;
+    device.copy(from, to, BYTES)?;
+    let mut best = f64::INFINITY;
+    for _ in 0..COPIES {
+        device.wait()?;
+        let start = Instant::now();
+        device.copy(from, to, BYTES)?;
+        device.wait()?;
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    Ok(2.0 * BYTES as f64 / best)
+}
+
 /// Whether this machine has a device at all.
 ///
 /// # Errors
@@ -269,6 +289,10 @@ impl Backend for Cuda {
 
     fn prefill_chunk_tokens(&self) -> usize {
         self.batch_tokens_max()
+    }
+
+    fn memory_bytes_s(&mut self) -> Option<f64> {
+        bandwidth(&self.device).ok()
     }
 
     fn open(&mut self, context_tokens: usize) -> Result<SequenceId, Error> {
