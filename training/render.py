@@ -52,8 +52,7 @@ def encoded(task, tokenizer):
     """Token ids and loss weights (percent, of each token as a target): two uint arrays."""
     if task.skill == "prose":
         ids = tokenizer.encode(task.messages[0] + "<|endoftext|>").ids
-        # in a batch of long documents, text at full weight would leave the answers no say
-        weights = [ANSWER if len(ids) < LONG_PROMPT_TOKENS else PROMPT] * len(ids)
+        weights = [ANSWER] * len(ids)
         weights[0] = 0
     else:
         ids, weights = [], []

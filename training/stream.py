@@ -134,7 +134,7 @@ def exam_batches(tokenizer, seed, per_skill, size=BATCH_TOKENS):
         if len(documents) < per_skill:
             documents.append(encoded(task, tokenizer))
     while len(found.setdefault("recall_4096", [])) < per_skill:
-        document = encoded(mixture.draw(LONG[:1]), tokenizer)
+        document = encoded(mixture.draw(LONG), tokenizer)
         if 2000 < len(document[0]) <= LONG_TOKENS:
             found["recall_4096"].append(document)
     made = []

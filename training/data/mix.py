@@ -3,7 +3,7 @@
 import random
 
 from . import arithmetic, facts, fields, letters, orders, recall, talk, tools
-from .task import Pool, Task, paragraphs, prose, system
+from .task import Pool, Task, prose, system
 
 # (generator, weight by number of dialogues); the shares of tokens differ, stream.py prints them
 MIX = (
@@ -28,11 +28,9 @@ MIX = (
     (tools.use, 7),
     (tools.none, 9),
     (orders.follow, 9),
-    (lambda pool: prose_task(pool), 5),
+    (lambda pool: prose_task(pool), 4),
 )
-LONG = ((lambda pool: recall.long(pool), 1.0), (lambda pool: prose_task(pool, PROSE_CHARS_LONG), 0.05))
-PROSE_CHARS = 0, 0, 0, 0, 700, 1500, 2500  # at least so long; then one more paragraph
-PROSE_CHARS_LONG = 4000, 8000, 12000
+LONG = ((lambda pool: recall.long(pool), 1.0),)
 
 PLAIN = ("You are a helpful assistant.", "You are Seedling, a small assistant.", "Answer briefly.", "Be kind and brief.",
          "You answer questions.", "You are an assistant.")
@@ -75,11 +73,7 @@ def between(pool):
     return messages
 
 
-def prose_task(pool, chars=PROSE_CHARS):
-    """Plain text without any frame: a few lines, or as long as a page of text."""
-    rng = pool.rng
-    wanted, text = rng.choice(chars), []
-    count = rng.randint(1, 5)
-    while len(text) < count or sum(map(len, text)) < wanted:
-        text.append(rng.choice(paragraphs(pool.held) if wanted and rng.random() < 0.4 else prose(pool.held)))
-    return Task("prose", ["\n".join(text)])
+def prose_task(pool):
+    """Plain text without any frame."""
+    text = "\n".join(pool.rng.choice(prose(pool.held)) for _ in range(pool.rng.randint(1, 5)))
+    return Task("prose", [text])

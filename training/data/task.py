@@ -11,7 +11,6 @@ from . import lists
 WORDS = Path(__file__).resolve().parents[1] / "build/words.txt"
 PROSE = Path(__file__).resolve().parents[1] / "build/prose.txt"
 TOKENIZER = Path(__file__).resolve().parents[1] / "build/tokenizer.json"
-PARAGRAPH_CHARS_MIN = 250
 HELD_EVERY = 7  # one entry of each list in this many is kept for the exam
 # In training these lists are only examples: so often any other word stands in for an entry. A short
 # list that is never left is learned by heart, and an entry held out of it is then never copied.
@@ -178,12 +177,6 @@ def kept():
 def prose(held=False):
     lines = PROSE.read_text().splitlines()
     return [line for i, line in enumerate(lines) if (i % 50 == 49) == held]
-
-
-@cache
-def paragraphs(held=False):
-    """The prose that is running text, not a definition of a line."""
-    return [line for line in prose(held) if len(line) >= PARAGRAPH_CHARS_MIN]
 
 
 def article(noun):
