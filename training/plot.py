@@ -13,7 +13,7 @@ def main():
     for log in logs:
         entries = [json.loads(line) for line in Path(log).read_text().splitlines()]
         if any("optimiser" in e for e in entries):  # a piece with a fresh optimiser counts anew
-            before += points[-1][2] if points else 0
+            before = points[-1][2] if points else 0
         points += [(base + e["s"] / 60, e["loss"], before + e["tokens"]) for e in entries if "loss" in e]
         base += max(e["s"] for e in entries) / 60
     if len(points) < 2:
