@@ -302,7 +302,7 @@ KERNEL void copy_to_global(const u8* x, u8* out) {
 }
 KERNEL void load_unaligned(const u8* x, uint2* out) {
     wait_for_inputs();
-    out[0] = *(const uint2*)(x + 4);
+    out[0].x = ((const uint2*)(x + 4))->x;
 }
 KERNEL void outside_array(u32 at, u32* out) {
     SHARED u32 number[8];
@@ -326,12 +326,4 @@ KERNEL void poisoned_pointer() {
     SHARED_DYNAMIC(bytes);
     wait_for_inputs();
     **(u8**)bytes = 1;
-}
-
-// More stack than a thread has.
-KERNEL void deep(u32* out) {
-    wait_for_inputs();
-    volatile u8 large[140 * 1024];
-    for (u32 i = 0; i < sizeof large; i += 64) large[i] = 1;
-    out[0] = large[0];
 }

@@ -472,7 +472,7 @@ fn mistakes_in_a_kernel_are_errors_that_say_where() {
                 KERNELS.lines().position(|line| line.contains(of)).expect("a line of tests.cu");
             (at + 1..at + 12).map(|line| format!("tests.cu:{line}")).collect()
         };
-        let cases: [Case<'_>; 15] = [
+        let cases: [Case<'_>; 14] = [
             (
                 "deadlock",
                 64,
@@ -498,7 +498,6 @@ fn mistakes_in_a_kernel_are_errors_that_say_where() {
             ("load_unaligned", 1, 0, &[x, out], &["not aligned"]),
             ("outside_array", 1, 0, &[8_u32.into(), out], &["an index outside of its array (0x8)"]),
             ("shift_too_far", 1, 0, &[32_u32.into(), out], &["a shift by too much (0x20)"]),
-            ("deep", 1, 0, &[out], &["its stack ran over"]),
             ("wild", 64, 0, &[x, 64_u32.into()], &["reads or writes 0x", "it has passed"]),
         ];
         for (kernel, threads, shared_bytes, arguments, parts) in cases {
@@ -508,7 +507,7 @@ fn mistakes_in_a_kernel_are_errors_that_say_where() {
             // Those that the emulator cannot place name the kernel only.
             let lines = lines(&format!("KERNEL void {kernel}("));
             assert!(
-                ["deep", "past_the_end", "no_wait"].contains(&kernel)
+                ["past_the_end", "no_wait"].contains(&kernel)
                     || lines.iter().any(|line| error.contains(line)),
                 "no line of the kernel in: {error}"
             );
@@ -554,6 +553,9 @@ fn a_unit_that_does_not_compile_is_an_error_with_what_the_compiler_said() {
     let wrong = unit("#line 7 \"broken.cu\"\nKERNEL void f() { no_such_function(); }", "f");
     let error = device.compile(&wrong).expect_err("a function that is not there").to_string();
     assert_has(&error, &["compiling `broken`", "no_such_function", "broken.cu:7"]);
+    let large = "KERNEL void f(u32* x) { volatile u32 a[20000]; a[*x] = 1; x[0] = a[1]; }";
+    let error = device.compile(&unit(large, "f")).expect_err("more than a stack").to_string();
+    assert_has(&error, &["frame"]);
     let missing = unit("KERNEL void f() { wait_for_inputs(); }", "g");
     device.compile(&missing).expect_err("a kernel that is not there");
 }
