@@ -55,19 +55,6 @@ DEVICE u32 half2_sub(u32 a, u32 b) {
     return d;
 }
 
-DEVICE u32 half2_mul(u32 a, u32 b) {
-    u32 d;
-    asm("mul.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-    return d;
-}
-
-// a * b + c, rounded once.
-DEVICE u32 half2_fma(u32 a, u32 b, u32 c) {
-    u32 d;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
-
 // a & mask | bits, in one instruction.
 template <u32 MASK, u32 BITS>
 DEVICE u32 and_or(u32 a) {
@@ -222,11 +209,11 @@ struct Activations {
 DEVICE int activation_place(int i) { return (i & ~7) | ((i & 3) << 1) | ((i >> 2) & 1); }
 
 // Power of two by which a group with this largest magnitude is divided: it comes to lie in
-// [1, 2) * 2^10, or below where there is no such number. A group that is not finite keeps scale 1.
+// [1, 2) * 2^10. A group of zeros, and one that is not finite, keeps scale 1.
 DEVICE float activation_scale(float largest) {
     u32 exponent = __float_as_uint(largest) >> 23 & 0xff;
-    if (exponent == 0xff) return 1.0f;
-    return __uint_as_float((max(exponent, 12u) - 10) << 23);
+    if (exponent < 12 || exponent == 0xff) return 1.0f;
+    return __uint_as_float((exponent - 10) << 23);
 }
 
 // Writes one group whose elements lie in shared (or any) memory, by a warp; all lanes call it.

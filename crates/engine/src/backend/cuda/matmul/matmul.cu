@@ -43,8 +43,7 @@
 // Elements i and i + 4 make a pair because Activations keep them side by side: a lane's 16 bytes of
 // activations serve two steps of 16 inputs.
 //
-// Weights stay whole numbers up to the accumulator (but see many rows); scale and bias come in after each
-// GROUP inputs:
+// Weights stay whole numbers up to the accumulator; scale and bias come in after each GROUP inputs:
 //   total += products * (weight scale * activation scale) + weight bias * sum of activations
 
 struct Matrix {
@@ -526,15 +525,6 @@ DEVICE void swiglu_few(Matrix gate, Matrix up, Activations x, u32 rows, u32 widt
 //
 // A warp has 2 tiles of outputs and all ROWS rows of its block, so that a weight is converted once a
 // block. Activations and weights of the next steps are on their way to shared memory meanwhile.
-//
-// With PIECES 1 a weight becomes a half, scale * q + bias, rounded once as activations are, and the
-// groups of a row are brought to the row's largest scale where they have come to shared memory, which
-// is exact down to 2^-24 of that scale's numbers. One sum then runs over all inputs: no product waits
-// for another, and there is nothing to do in float.
-// With PIECES 2 weights stay whole numbers, and every group's products come into the sum by themselves.
-
-#define LEVEL (PIECES == 1)
-#define WEIGHT_FACTOR 16.0f // of weights as halves: small ones keep their bits, 4,000 still fits
 
 template <int INPUTS_, int BITS_, int ROWS_, int WARPS_>
 struct ManyRows {
@@ -547,213 +537,79 @@ struct ManyRows {
     static constexpr int GROUPS = TILE_GROUPS * ROWS * 8;
     static constexpr int WORDS = WARP * 16 * (BITS / 4);
     static constexpr int AFFINE = 64 * TILE_GROUPS;
-    static constexpr int WEIGHTS = 2 * (WORDS + AFFINE);
-    static constexpr int STAGE = HALVES + GROUPS + WARPS * WEIGHTS;
+    static constexpr int STAGE = HALVES + GROUPS + WARPS * 2 * (WORDS + AFFINE);
     static constexpr int STAGES = ROWS <= 32 ? 4 : 3;
-    // copies of 16 bytes a thread; the first ROW_COPIES are of the first piece
-    static constexpr int COPIES = (PIECES * ROWS * 8 + THREADS - 1) / THREADS;
-    static constexpr int ROW_COPIES = (ROWS * 8 + THREADS - 1) / THREADS;
-    static_assert(ROW_COPIES <= 8, "eight threads have all groups of their rows");
+    static constexpr int COPIES = (PIECES * ROWS * 8 + THREADS - 1) / THREADS; // of 16 bytes a thread
 };
 
 #define MANY_BYTES(BITS, ROWS, WARPS)                                                            \
     ((ROWS <= 32 ? 4 : 3) *                                                                      \
      (ROWS * (128 * PIECES + 512 / GROUP) + WARPS * (1024 * (BITS / 4) + 8192 / GROUP)))
 
-// Blocks of a multiprocessor: as many as their sums leave registers for.
-#define MANY_RESIDENT(ROWS, WARPS)                                                               \
-    (!LEVEL || ROWS * WARPS >= 512 ? 1 : ROWS > 32 ? 3 : WARPS > 4 ? 2 : 4)
-
-// What a thread copies to shared memory in each step, and where to. Moves on from step to step.
+// What a thread copies to shared memory in each step.
 template <class M>
 struct ManyInputs {
+    const uint4* halves[M::COPIES];
+    const float2* groups; // the first TILE_GROUPS * ROWS threads
     const uint4* words[2];
-    u32 words_at[2];
-    const uint4* affine; // the first lanes of a warp
-    const uint4* halves;
-    const float2* groups;
-    u32 halves_at[M::COPIES];
-    u32 groups_at; // of one of the thread's rows
-    u32 weights_to, halves_to, groups_to;
-    int count; // of the block's rows; the others are not fetched
-    float level[M::ROW_COPIES]; // 1 / the largest scale of the rows
+    const uint4* affine;  // the first lanes of a warp
 };
 
 template <class M>
-DEVICE void many_weights(ManyInputs<M>& in, Matrix w0, u32 tile_row0, Matrix w1, u32 tile_row1) {
-    constexpr int CHUNKS = M::AFFINE / 16;
-    int lane = threadIdx.x % WARP;
-    in.words[0] = w0.words;
-    in.words[1] = w1.words;
-    in.words_at[0] = tile_row0 * (M::STEPS * M::WORDS / 16) + lane;
-    in.words_at[1] = tile_row1 * (M::STEPS * M::WORDS / 16) + lane;
-    in.affine = lane < CHUNKS ? (const uint4*)tile_affine<M::INPUTS>(w0, tile_row0, 0) + lane
-                              : (const uint4*)tile_affine<M::INPUTS>(w1, tile_row1, 0) + (lane - CHUNKS);
-    in.weights_to = M::HALVES + M::GROUPS + threadIdx.x / WARP * M::WEIGHTS + lane * 16;
-}
-
-// `source`, in shared memory, are the ROWS rows of x.
-template <class M>
-DEVICE void many_rows(ManyInputs<M>& in, Activations x, const u32* source, int count) {
-    in.count = count;
-    in.halves = (const uint4*)x.halves;
+DEVICE ManyInputs<M> many_inputs(
+    Activations x,
+    const u32* source, // [ROWS] shared: the rows of x
+    Matrix w0, u32 tile_row0, Matrix w1, u32 tile_row1) {
+    ManyInputs<M> in;
     #pragma unroll
     for (int i = 0; i < M::COPIES; i++) {
         int copy = i * M::THREADS + threadIdx.x, row = copy / 8 % M::ROWS, piece = copy / (8 * M::ROWS);
-        in.halves_at[i] = (piece * x.rows + source[row]) * (M::INPUTS / 8) + copy % 8;
+        in.halves[i] = (const uint4*)x.halves
+            + ((u64)piece * x.rows + source[row]) * (M::INPUTS / 8) + copy % 8;
     }
-    // the two rows that meet in a read of 8 lanes lie in different banks
-    int row = threadIdx.x / 8, chunk = threadIdx.x % 8;
-    in.halves_to = (row * 8 + (chunk ^ row % 2 * 4)) * 16;
-    // of eight threads with the same rows each sees to one row's groups
-    row = (chunk * M::THREADS + threadIdx.x) / 8;
-    in.groups = x.groups;
-    in.groups_at = source[min(row, M::ROWS - 1)] * (M::INPUTS / GROUP);
-    in.groups_to = M::HALVES + row * 8;
+    int row = threadIdx.x % M::ROWS, group = threadIdx.x / M::ROWS;
+    in.groups = x.groups + (u64)source[row] * (M::INPUTS / GROUP) + group;
+    int lane = threadIdx.x % WARP;
+    in.words[0] = tile_words<M::INPUTS, M::BITS>(w0, tile_row0, 0) + lane;
+    in.words[1] = tile_words<M::INPUTS, M::BITS>(w1, tile_row1, 0) + lane;
+    constexpr int CHUNKS = M::AFFINE / 16;
+    in.affine = lane < CHUNKS ? (const uint4*)tile_affine<M::INPUTS>(w0, tile_row0, 0) + lane
+                              : (const uint4*)tile_affine<M::INPUTS>(w1, tile_row1, 0) + (lane - CHUNKS);
+    return in;
 }
 
 template <class M>
-DEVICE void many_fetch_weights(ManyInputs<M>& in, u8* stage) {
-    u8* to = stage + in.weights_to;
-    #pragma unroll
-    for (int o = 0; o < 2; o++) {
-        #pragma unroll
-        for (int i = 0; i < M::BITS / 4; i++)
-            copy_async(to + o * M::WORDS + i * (WARP * 16), in.words[o] + in.words_at[o] + i * WARP);
-        in.words_at[o] += M::BITS / 4 * WARP;
-    }
-    if (threadIdx.x % WARP < 2 * M::AFFINE / 16) copy_async(to + 2 * M::WORDS, in.affine);
-    in.affine += M::AFFINE / 16;
-}
-
-template <class M>
-DEVICE void many_fetch_rows(ManyInputs<M>& in, u8* stage) {
+DEVICE void many_fetch(const ManyInputs<M>& in, u8* stage, int step) {
     #pragma unroll
     for (int i = 0; i < M::COPIES; i++) {
-        int copy = i * M::THREADS + threadIdx.x;
-        bool inside = M::COPIES * M::THREADS == PIECES * M::ROWS * 8 || copy < PIECES * M::ROWS * 8;
-        if (inside && copy / 8 % M::ROWS < in.count)
-            copy_async(stage + in.halves_to + i * (M::THREADS * 16), in.halves + in.halves_at[i]);
-        in.halves_at[i] += TILE / 8;
-    }
-    if (threadIdx.x % 8 < M::ROW_COPIES && in.groups_to < M::HALVES + in.count * 8)
-        #pragma unroll
-        for (int q = 0; q < TILE_GROUPS; q++)
-            copy_async_8(stage + in.groups_to + q * (M::ROWS * 8), in.groups + in.groups_at + q);
-    in.groups_at += TILE_GROUPS;
-}
-
-// The largest scale of each row, to shared memory.
-template <class M>
-DEVICE void many_levels(Activations x, const u32* source, float* level) {
-    constexpr int COUNT = M::INPUTS / GROUP;
-    constexpr int LANES = COUNT > 16 ? 32 : COUNT > 8 ? 16 : 8; // of a row
-    constexpr int AT_ONCE = M::THREADS / LANES, ROUNDS = (M::ROWS + AT_ONCE - 1) / AT_ONCE;
-    float largest[ROUNDS];
-    #pragma unroll
-    for (int r = 0; r < ROUNDS; r++) {
-        int row = min(r * AT_ONCE + threadIdx.x / LANES, M::ROWS - 1);
-        const float2* groups = x.groups + (u64)source[row] * COUNT;
-        largest[r] = 0.0f;
-        #pragma unroll
-        for (int i = 0; i < (COUNT + LANES - 1) / LANES; i++)
-            largest[r] = fmaxf(largest[r], groups[min(i * LANES + threadIdx.x % LANES, COUNT - 1)].x);
+        int copy = i * M::THREADS + threadIdx.x, row = copy / 8, chunk = copy % 8;
+        // the two rows that meet in a read of 8 lanes lie in different banks
+        if (M::COPIES * M::THREADS == PIECES * M::ROWS * 8 || copy < PIECES * M::ROWS * 8)
+            copy_async(stage + (row * 8 + (chunk ^ row % 2 * 4)) * 16, in.halves[i] + step * (TILE / 8));
     }
     #pragma unroll
-    for (int r = 0; r < ROUNDS; r++) {
-        largest[r] = lanes_max<LANES>(largest[r]);
-        int row = r * AT_ONCE + threadIdx.x / LANES;
-        if (threadIdx.x % LANES == 0 && row < M::ROWS) level[row] = largest[r];
+    for (int at = 0; at < TILE_GROUPS * M::ROWS; at += M::THREADS) {
+        // more groups than threads: ROWS is a multiple of THREADS then, and a pass has one group
+        int i = at + threadIdx.x;
+        if (i < TILE_GROUPS * M::ROWS)
+            copy_async_8(stage + M::HALVES + i * 8, in.groups + step * TILE_GROUPS + at / M::ROWS);
     }
-}
-
-// Brings what this thread has copied to its rows' largest scale.
-template <class M>
-DEVICE void many_level(const ManyInputs<M>& in, u8* stage) {
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    u8* weights = stage + M::HALVES + M::GROUPS + warp * 2 * (M::WORDS + M::AFFINE);
     #pragma unroll
-    for (int i = 0; i < M::ROW_COPIES; i++) {
-        int copy = i * M::THREADS + threadIdx.x;
-        if (M::ROW_COPIES * M::THREADS != M::ROWS * 8 && copy >= M::ROWS * 8) continue;
-        int row = copy / 8, group = copy % 8 * 8 / GROUP;
-        float factor = ((const float2*)(stage + M::HALVES))[group * M::ROWS + row].x * in.level[i];
-        u32 factors = half2_from(factor, factor);
-        uint4* at = (uint4*)(stage + in.halves_to + i * (M::THREADS * 16));
-        uint4 v = *at;
-        *at = make_uint4(half2_mul(v.x, factors), half2_mul(v.y, factors), half2_mul(v.z, factors),
-                         half2_mul(v.w, factors));
-    }
-}
-
-// Of the activations of a stage, where this lane's words of 32 inputs start; 8 rows are 1,024 bytes.
-DEVICE const u8* many_activations(const u8* stage, int half) {
-    int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
-    return stage + g * 128 + (t ^ g % 2 * 4 ^ half * 4) * 16;
-}
-
-#if LEVEL
-
-// WHOLE: all rows are there.
-template <class M, bool WHOLE>
-DEVICE void many_step(float (&total)[2][M::ROWS / 8][4], const u8* stage, int count) {
-    int lane = threadIdx.x % WARP, g = lane / 4;
-    const u8* weights = stage + M::HALVES + M::GROUPS + threadIdx.x / WARP * M::WEIGHTS;
-    Tile<M::BITS> tile[2];
-    u32 scale[2][TILE_GROUPS][2], bias[2][TILE_GROUPS][2]; // as pairs of halves
-    #pragma unroll
-    for (int o = 0; o < 2; o++) {
+    for (int o = 0; o < 2; o++)
         #pragma unroll
         for (int i = 0; i < M::BITS / 4; i++)
-            tile[o].words[i] = ((const uint4*)(weights + o * M::WORDS))[i * WARP + lane];
-        #pragma unroll
-        for (int q = 0; q < TILE_GROUPS; q++) {
-            uint2 affine = ((const uint2*)(weights + 2 * M::WORDS + o * M::AFFINE))[q * 8 + g];
-            #pragma unroll
-            for (int upper = 0; upper < 2; upper++) {
-                u32 a = upper ? affine.y : affine.x;
-                float s = affine_scale(a) * WEIGHT_FACTOR, b = affine_bias(a) * WEIGHT_FACTOR;
-                scale[o][q][upper] = half2_from(s, s);
-                bias[o][q][upper] = half2_from(b, b);
-            }
-        }
-    }
-
-    #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        constexpr int WIDE = M::ROWS < 16 ? 1 : 2; // 16 rows at a time
-        const int q = half * TILE_GROUPS / 2;
-        const u8* rows = many_activations(stage, half);
-        u32 a[2][2][4];
-        #pragma unroll
-        for (int o = 0; o < 2; o++)
-            #pragma unroll
-            for (int s = 0; s < 2; s++) {
-                fragment<M::BITS, false>(a[o][s], tile[o], half * 2 + s);
-                #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    a[o][s][i] = half2_fma(a[o][s][i], scale[o][q][i % 2], bias[o][q][i % 2]);
-            }
-        #pragma unroll
-        for (int first = 0; first < M::ROWS / 8; first += WIDE) {
-            if (!WHOLE && first * 8 >= count) continue;
-            uint4 b[WIDE];
-            #pragma unroll
-            for (int n = 0; n < WIDE; n++) b[n] = *(const uint4*)(rows + (first + n) * 1024);
-            #pragma unroll
-            for (int s = 0; s < 2; s++)
-                #pragma unroll
-                for (int n = 0; n < WIDE; n++)
-                    #pragma unroll
-                    for (int o = 0; o < 2; o++) mma_step(total[o][first + n], a[o][s], b[n], s);
-        }
-    }
+            copy_async(weights + o * M::WORDS + (i * WARP + lane) * 16,
+                       in.words[o] + (step * (M::BITS / 4) + i) * WARP);
+    if (lane < 2 * M::AFFINE / 16)
+        copy_async(weights + 2 * M::WORDS + lane * 16, in.affine + step * (M::AFFINE / 16));
 }
 
-#else
-
-template <class M, bool WHOLE>
+template <class M>
 DEVICE void many_step(float (&total)[2][M::ROWS / 8][4], const u8* stage, int count) {
     int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const u8* weights = stage + M::HALVES + M::GROUPS + threadIdx.x / WARP * M::WEIGHTS;
+    const u8* weights = stage + M::HALVES + M::GROUPS + threadIdx.x / WARP * 2 * (M::WORDS + M::AFFINE);
     u32 a[2][4][4];
     uint2 affine[2][TILE_GROUPS];
     #pragma unroll
@@ -779,11 +635,11 @@ DEVICE void many_step(float (&total)[2][M::ROWS / 8][4], const u8* stage, int co
             uint4 b[PIECES][2];
             float4 x[TILE_GROUPS];
             #pragma unroll
-            for (int p = 0; p < PIECES; p++)
-                #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    b[p][half] =
-                        *(const uint4*)(many_activations(stage, half) + (p * M::ROWS / 8 + n) * 1024);
+            for (int p = 0; p < PIECES; p++) {
+                const uint4* halves = (const uint4*)stage + (p * M::ROWS + n * 8 + g) * 8;
+                b[p][0] = halves[t ^ g % 2 * 4];
+                b[p][1] = halves[t ^ g % 2 * 4 ^ 4];
+            }
             #pragma unroll
             for (int q = 0; q < TILE_GROUPS; q++)
                 x[q] = ((const float4*)(stage + M::HALVES))[(q * M::ROWS + n * 8) / 2 + t];
@@ -791,14 +647,18 @@ DEVICE void many_step(float (&total)[2][M::ROWS / 8][4], const u8* stage, int co
             for (int o = 0; o < 2; o++)
                 #pragma unroll
                 for (int q = 0; q < TILE_GROUPS; q++) {
-                    float d[4] = {0.0f, 0.0f, 0.0f, 0.0f}, e[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                    float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
                     #pragma unroll
-                    for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++) {
+                    for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
                         mma_step(d, a[o][s], b[0][s / 2], s);
-                        mma_step(e, a[o][s], b[PIECES - 1][s / 2], s);
-                    }
+#if PIECES == 2
+                    float e[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                    #pragma unroll
+                    for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
+                        mma_step(e, a[o][s], b[1][s / 2], s);
                     #pragma unroll
                     for (int i = 0; i < 4; i++) d[i] = fmaf(e[i], 1.0f / 2048.0f, d[i]);
+#endif
                     float2 left = make_float2(x[q].x, x[q].y), right = make_float2(x[q].z, x[q].w);
                     add_group(total[o][n][0], d[0], affine[o][q].x, left);
                     add_group(total[o][n][1], d[1], affine[o][q].x, right);
@@ -809,80 +669,34 @@ DEVICE void many_step(float (&total)[2][M::ROWS / 8][4], const u8* stage, int co
     }
 }
 
-#endif
-
+// All steps. Afterwards total[o][n] has of tile o and rows n*8.. what mma_f16 calls d, and shared
+// memory is free.
 template <class M>
-DEVICE void many_prefetch_weights(ManyInputs<M>& in, u8* shared) {
-    #pragma unroll
-    for (int s = 0; s < M::STAGES - 1; s++)
-        if (s < M::STEPS) many_fetch_weights(in, shared + s * M::STAGE);
-}
-
-template <class M, bool WHOLE>
-DEVICE void many_steps(float (&total)[2][M::ROWS / 8][4], ManyInputs<M>& in, u8* shared, int count) {
-    u8 *now = shared, *next = shared + (M::STAGES - 1) * M::STAGE;
-    #pragma unroll 1
-    for (int step = 0; step < M::STEPS; step++) {
-        copy_wait<M::STAGES - 2>();
-        if (LEVEL) {
-            __syncwarp(); // the scales were copied by other lanes
-            many_level(in, now);
-        }
-        __syncthreads(); // everybody's copies have come, and the stage to be overwritten is done with
-        if (step + M::STAGES - 1 < M::STEPS) {
-            many_fetch_weights(in, next);
-            many_fetch_rows(in, next);
-        }
-        copy_commit();
-        many_step<M, WHOLE>(total, now, count);
-        now = now == shared + (M::STAGES - 1) * M::STAGE ? shared : now + M::STAGE;
-        next = next == shared + (M::STAGES - 1) * M::STAGE ? shared : next + M::STAGE;
-    }
-}
-
-// All steps, once the first weights are under way. Afterwards total[o][n] has of tile o and rows n*8..
-// what mma_f16 calls d, and shared memory is free.
-template <class M>
-DEVICE void many_run(float (&total)[2][M::ROWS / 8][4], ManyInputs<M>& in, Activations x,
-                     const u32* source, u8* shared, int count) {
-    SHARED float level[M::ROWS];
-    many_rows(in, x, source, count);
-    #pragma unroll
-    for (int s = 0; s < M::STAGES - 1; s++) {
-        if (s < M::STEPS) many_fetch_rows(in, shared + s * M::STAGE);
-        copy_commit();
-    }
-    if (LEVEL) {
-        many_levels<M>(x, source, level);
-        __syncthreads();
-        #pragma unroll
-        for (int i = 0; i < M::ROW_COPIES; i++)
-            in.level[i] = 1.0f / level[min((i * M::THREADS + threadIdx.x) / 8, M::ROWS - 1)];
-    }
+DEVICE void many_run(float (&total)[2][M::ROWS / 8][4], const ManyInputs<M>& in, u8* shared, int count) {
     #pragma unroll
     for (int o = 0; o < 2; o++)
         #pragma unroll
         for (int n = 0; n < M::ROWS / 8; n++)
             #pragma unroll
             for (int i = 0; i < 4; i++) total[o][n][i] = 0.0f;
-    if (LEVEL && count > M::ROWS - 16) many_steps<M, true>(total, in, shared, count);
-    else many_steps<M, false>(total, in, shared, count);
+    #pragma unroll
+    for (int s = 0; s < M::STAGES - 1; s++) {
+        if (s < M::STEPS) many_fetch(in, shared + s * M::STAGE, s);
+        copy_commit();
+    }
+    int now = 0, next = M::STAGES - 1;
+    #pragma unroll 1
+    for (int step = 0; step < M::STEPS; step++) {
+        copy_wait<M::STAGES - 2>();
+        __syncthreads(); // everybody's copies have come, and the stage to be overwritten is done with
+        if (step + M::STAGES - 1 < M::STEPS) many_fetch(in, shared + next * M::STAGE, step + M::STAGES - 1);
+        copy_commit();
+        many_step<M>(total, shared + now * M::STAGE, count);
+        now = now + 1 == M::STAGES ? 0 : now + 1;
+        next = next + 1 == M::STAGES ? 0 : next + 1;
+    }
     copy_wait<0>();
     __syncthreads();
-    if (LEVEL) {
-        int t = threadIdx.x % 4;
-        #pragma unroll
-        for (int n = 0; n < M::ROWS / 8; n++)
-            #pragma unroll
-            for (int c = 0; c < 2; c++) {
-                float factor = level[n * 8 + t * 2 + c] * (1.0f / WEIGHT_FACTOR);
-                #pragma unroll
-                for (int o = 0; o < 2; o++) {
-                    total[o][n][c] *= factor;
-                    total[o][n][2 + c] *= factor;
-                }
-            }
-    }
 }
 
 // Writes the tiles to rows `target` of out.
@@ -915,23 +729,21 @@ DEVICE void linear_many(Matrix w, Activations x, u32 rows, float* out, u32 ld, u
                         u32 add, u8* shared) {
     typedef ManyRows<INPUTS, BITS, ROWS, WARPS> M;
     SHARED u32 source[ROWS];
-    u32 tile_row = blockIdx.x * (2 * WARPS) + threadIdx.x / WARP * 2, last = (outputs + 15) / 16 - 1;
-    ManyInputs<M> in;
-    many_weights(in, w, min(tile_row, last), w, min(tile_row + 1, last));
-    many_prefetch_weights(in, shared);
     start_next();
+    wait_for_inputs();
     u32 first_row = blockIdx.y * ROWS;
     int count = min((u32)ROWS, rows - first_row);
     for (int i = threadIdx.x; i < ROWS; i += M::THREADS) source[i] = first_row + min(i, count - 1);
     __syncthreads();
-    wait_for_inputs();
+    u32 tile_row = blockIdx.x * (2 * WARPS) + threadIdx.x / WARP * 2, last = (outputs + 15) / 16 - 1;
+    ManyInputs<M> in = many_inputs<M>(x, source, w, min(tile_row, last), w, min(tile_row + 1, last));
     float total[2][ROWS / 8][4];
-    many_run(total, in, x, source, shared, count);
+    many_run(total, in, shared, count);
     many_write<M>(total, source, count, tile_row, outputs, out + column, ld, add);
 }
 
 #define LINEAR_MANY(NAME, INPUTS, BITS, ROWS, WARPS)                                             \
-    KERNEL void __launch_bounds__(WARPS * WARP, MANY_RESIDENT(ROWS, WARPS)) NAME(                \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
         Matrix w,          /* [outputs, INPUTS] */                                               \
         Activations x,     /* [rows, INPUTS] */                                                  \
         u32 rows,                                                                                \
@@ -974,23 +786,21 @@ DEVICE void swiglu_many(Matrix gate, Matrix up, Activations x, u32 rows, u32 wid
                         u8* shared) {
     typedef ManyRows<INPUTS, BITS, ROWS, WARPS> M;
     SHARED u32 source[ROWS];
-    u32 tile_row = blockIdx.x * WARPS + threadIdx.x / WARP;
-    ManyInputs<M> in;
-    many_weights(in, gate, tile_row, up, tile_row);
-    many_prefetch_weights(in, shared);
     start_next();
+    wait_for_inputs();
     u32 first_row = blockIdx.y * ROWS;
     int count = min((u32)ROWS, rows - first_row);
     for (int i = threadIdx.x; i < ROWS; i += M::THREADS) source[i] = first_row + min(i, count - 1);
     __syncthreads();
-    wait_for_inputs();
+    u32 tile_row = blockIdx.x * WARPS + threadIdx.x / WARP;
+    ManyInputs<M> in = many_inputs<M>(x, source, gate, tile_row, up, tile_row);
     float total[2][ROWS / 8][4];
-    many_run(total, in, x, source, shared, count);
+    many_run(total, in, shared, count);
     many_swiglu<M>(total, source, count, width, inner, shared);
 }
 
 #define SWIGLU_MANY(NAME, INPUTS, BITS, ROWS, WARPS)                                             \
-    KERNEL void __launch_bounds__(WARPS * WARP, MANY_RESIDENT(ROWS, WARPS)) NAME(                \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
         Matrix gate,         /* [width, INPUTS] */                                               \
         Matrix up,           /* [width, INPUTS] */                                               \
         Activations x,       /* [rows, INPUTS] */                                                \

@@ -24,16 +24,17 @@ const FEW_ROWS: [usize; 3] = [1, 8, 16];
 
 /// Blocks of the kernels for many rows, smallest first.
 const MANY_BLOCKS: [ManyBlock; 3] = [
-    ManyBlock { rows: 32, warps: 4, resident: 4, step: 360 },
-    ManyBlock { rows: 64, warps: 4, resident: 3, step: 530 },
-    ManyBlock { rows: 128, warps: 8, resident: 1, step: 1740 },
+    ManyBlock { rows: 32, warps: 4, resident: 4 },
+    ManyBlock { rows: 64, warps: 4, resident: 3 },
+    ManyBlock { rows: 128, warps: 8, resident: 1 },
 ];
 
 /// Warps of a block for many rows, at most, where a SwiGLU's width is not a multiple of 128.
 const MANY_WARPS_NARROW: usize = 4;
 
-/// Cycles of a step that are nobody's work: barriers, and waiting for memory.
-const MANY_IDLE: usize = 300;
+/// What a round of blocks takes on a multiprocessor apart from its products, in units of a row of a
+/// warp's products: loads, barriers, the conversion of weights.
+const MANY_ROUND: usize = 400;
 
 /// Parts into which a SwiGLU of few rows cuts the inputs.
 const SWIGLU_SPLIT: usize = 4;
@@ -88,8 +89,6 @@ struct ManyBlock {
     warps: usize,
     /// Blocks that a multiprocessor holds at a time.
     resident: usize,
-    /// Cycles of a multiprocessor for [`TILE_INPUTS`] inputs: of its matrix units, or to load them.
-    step: usize,
 }
 
 impl ManyBlock {
@@ -98,11 +97,11 @@ impl ManyBlock {
         outputs.div_ceil(32 * self.warps)
     }
 
-    /// What a product takes with this block: cycles for [`TILE_INPUTS`] inputs.
+    /// What a product takes with this block, in [`MANY_ROUND`]'s units.
     fn time(self, outputs: usize, rows: usize, multiprocessors: usize) -> usize {
         let blocks = self.columns(outputs) * rows.div_ceil(self.rows);
         let each = blocks.div_ceil(multiprocessors);
-        each * self.step + each.div_ceil(self.resident) * MANY_IDLE
+        each * self.rows.min(rows) * self.warps + each.div_ceil(self.resident) * MANY_ROUND
     }
 }
 

@@ -81,23 +81,22 @@ impl MoeDimensions {
     }
 
     /// Warps of a block for many rows, of gate and up.
-    fn many_warps(&self, tile: usize) -> usize {
-        if self.width.is_multiple_of(128) { down_warps(tile) } else { 4 }
+    fn many_warps(&self) -> usize {
+        if self.width.is_multiple_of(128) { 8 } else { 4 }
     }
 
     /// Lines that make the kernels, and their names as [`MoeKernels::new`] wants them.
     pub(super) fn instances(&self) -> (String, Vec<String>) {
         let mut lines = String::new();
         let mut names: Vec<String> = ["route", "sort_visits", "combine"].map(str::to_owned).into();
-        let (bits, down_bits) = (self.bits, self.down_bits);
+        let (bits, down_bits, warps) = (self.bits, self.down_bits, self.many_warps());
         let mut add = |name: String, what: &str, parameters: &str| {
             writeln!(lines, "{what}({name}, {parameters})").expect("into a string");
             names.push(name);
         };
         for tile in TILES {
-            let parameters = format!("{bits}, {tile}, {}", self.many_warps(tile));
-            add(format!("moe_{tile}"), "EXPERTS_MANY", &parameters);
-            let parameters = format!("{down_bits}, {tile}, {}", down_warps(tile));
+            add(format!("moe_{tile}"), "EXPERTS_MANY", &format!("{bits}, {tile}, {warps}"));
+            let parameters = format!("{down_bits}, {tile}, 8");
             add(format!("moe_down_{tile}"), "EXPERTS_MANY_DOWN", &parameters);
         }
         if self.alike {
@@ -244,7 +243,7 @@ impl Pass<'_> {
         )?;
         let [gate_up, down] = kernels.many[size];
         let tile_count = visits / tile + experts;
-        let (warps, down_warps) = (dimensions.many_warps(tile), down_warps(tile));
+        let warps = dimensions.many_warps();
         self.launch(
             gate_up,
             [width / (16 * warps), tile_count, 1],
@@ -261,9 +260,9 @@ impl Pass<'_> {
         )?;
         self.launch(
             down,
-            [hidden.div_ceil(32 * down_warps), tile_count, 1],
-            32 * down_warps,
-            many_bytes(self.dimensions, dimensions.down_bits, tile, down_warps),
+            [hidden.div_ceil(32 * 8), tile_count, 1],
+            32 * 8,
+            many_bytes(self.dimensions, dimensions.down_bits, tile, 8),
             &[
                 weights.experts.down.into(),
                 scratch.inner.into(),
@@ -299,12 +298,6 @@ impl Pass<'_> {
 /// Where the shared expert's gate stands among the router's results.
 fn shared_column(experts: usize) -> u32 {
     experts.next_multiple_of(super::dimensions::TILE_OUTPUTS) as u32
-}
-
-/// Warps of a block for many rows, of down: with tiles of 64 several small blocks share a
-/// multiprocessor.
-fn down_warps(tile: usize) -> usize {
-    if tile == 64 { 4 } else { 8 }
 }
 
 /// Index of the tile that suits so many visits: about as many as an expert gets.

@@ -342,22 +342,20 @@ DEVICE void experts_many(Matrix gate, Matrix up, Activations x, const u32* order
     uint4 tile = tiles[blockIdx.y];
     if (tile.x == NONE) return;
     int count = tile.z;
-    u32 tile_row = tile.x * (EXPERT_WIDTH / 16) + blockIdx.x * WARPS + threadIdx.x / WARP;
-    ManyInputs<M> in;
-    many_weights(in, gate, tile_row, up, tile_row);
-    many_prefetch_weights(in, shared);
     for (int i = threadIdx.x; i < ROWS; i += M::THREADS) {
         target[i] = order[tile.y + min(i, count - 1)];
         source[i] = target[i] / TOPK;
     }
     __syncthreads();
+    u32 tile_row = tile.x * (EXPERT_WIDTH / 16) + blockIdx.x * WARPS + threadIdx.x / WARP;
+    ManyInputs<M> in = many_inputs<M>(x, source, gate, tile_row, up, tile_row);
     float total[2][ROWS / 8][4];
-    many_run(total, in, x, source, shared, count);
+    many_run(total, in, shared, count);
     many_swiglu<M>(total, target, count, EXPERT_WIDTH, inner, shared);
 }
 
 #define EXPERTS_MANY(NAME, BITS, ROWS, WARPS)                                                    \
-    KERNEL void __launch_bounds__(WARPS * WARP, MANY_RESIDENT(ROWS, WARPS)) NAME(                \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
         Matrix gate,         /* [EXPERTS * EXPERT_WIDTH, HIDDEN] */                              \
         Matrix up,           /* [EXPERTS * EXPERT_WIDTH, HIDDEN] */                              \
         Activations x,       /* [rows, HIDDEN] */                                                \
@@ -378,20 +376,19 @@ DEVICE void experts_many_down(Matrix down, Activations inner, const u32* order, 
     uint4 tile = tiles[blockIdx.y];
     if (tile.x == NONE) return;
     int count = tile.z;
-    u32 tile_row = blockIdx.x * (2 * WARPS) + threadIdx.x / WARP * 2, last = HIDDEN / 16 - 1;
-    u32 base = tile.x * (HIDDEN / 16);
-    ManyInputs<M> in;
-    many_weights(in, down, base + min(tile_row, last), down, base + min(tile_row + 1, last));
-    many_prefetch_weights(in, shared);
     for (int i = threadIdx.x; i < ROWS; i += M::THREADS) visit[i] = order[tile.y + min(i, count - 1)];
     __syncthreads();
+    u32 tile_row = blockIdx.x * (2 * WARPS) + threadIdx.x / WARP * 2, last = HIDDEN / 16 - 1;
+    u32 base = tile.x * (HIDDEN / 16);
+    ManyInputs<M> in =
+        many_inputs<M>(inner, visit, down, base + min(tile_row, last), down, base + min(tile_row + 1, last));
     float total[2][ROWS / 8][4];
-    many_run(total, in, inner, visit, shared, count);
+    many_run(total, in, shared, count);
     many_write<M>(total, visit, count, tile_row, HIDDEN, out, HIDDEN, 0);
 }
 
 #define EXPERTS_MANY_DOWN(NAME, BITS, ROWS, WARPS)                                               \
-    KERNEL void __launch_bounds__(WARPS * WARP, MANY_RESIDENT(ROWS, WARPS)) NAME(                \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
         Matrix down,        /* [EXPERTS * HIDDEN, EXPERT_WIDTH] */                               \
         Activations inner,  /* [visits, EXPERT_WIDTH] */                                         \
         const u32* order,   /* [visits] */                                                       \

@@ -1137,26 +1137,6 @@ static inline u32 half2_sub(u32 a, u32 b) {
     return half2_from(half_to(u16(a)) - half_to(u16(b)), half_to(u16(a >> 16)) - half_to(u16(b >> 16)));
 }
 
-static inline u32 half2_mul(u32 a, u32 b) {
-    return half2_from(half_to(u16(a)) * half_to(u16(b)), half_to(u16(a >> 16)) * half_to(u16(b >> 16)));
-}
-
-// Rounded once: to float by way of double, an inexact result to the odd neighbour, then to half.
-static inline u16 half_fma(u16 x, u16 y, u16 z) {
-    double exact = double(half_to(x)) * half_to(y) + half_to(z);
-    float sum = float(exact);
-    if (sum == sum && double(sum) != exact) {
-        if (fabs(double(sum)) > fabs(exact)) sum = nextafterf(sum, 0.0f);
-        sum = __uint_as_float(__float_as_uint(sum) | 1);
-    }
-    return half_from(sum);
-}
-
-static inline u32 half2_fma(u32 a, u32 b, u32 c) {
-    u32 high = half_fma(u16(a >> 16), u16(b >> 16), u16(c >> 16));
-    return half_fma(u16(a), u16(b), u16(c)) | high << 16;
-}
-
 template <u32 MASK, u32 BITS>
 static inline u32 and_or(u32 a) {
     return (a & MASK) | BITS;

@@ -93,7 +93,7 @@ KERNEL void lanes(const u32* x /*[32]*/, u32* out /*[16, 32]*/) {
 
 // Halves, and the bit tricks of weights.
 KERNEL void conversions(const float* x /*[n]*/, u32 n, u16* half /*[n]*/, float* back /*[n]*/,
-                        const u32* word /*[n]*/, u32* bits /*[9, n]*/) {
+                        const u32* word /*[n]*/, u32* bits /*[7, n]*/) {
     wait_for_inputs();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -106,8 +106,6 @@ KERNEL void conversions(const float* x /*[n]*/, u32 n, u16* half /*[n]*/, float*
     bits[4 * n + i] = __clz(word[i]) * 10000 + __ffs(word[i]) * 100 + __popc(word[i]);
     bits[5 * n + i] = half2_from(x[i], x[(i + 1) % n]);
     bits[6 * n + i] = __float_as_uint(__uint_as_float(word[i]));
-    bits[7 * n + i] = half2_mul(word[i], word[(i + 1) % n]);
-    bits[8 * n + i] = half2_fma(word[i], word[(i + 1) % n], word[(i + 2) % n]);
 }
 
 // d += a·b of row-major a [16, 16] and b [16, 8], fragments by hand.
