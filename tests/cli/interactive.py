@@ -133,9 +133,9 @@ def test_unknown_commands_are_told(start):
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(start):
-    # Noise, which does not come to an end by itself.
-    chat = start("--think", "--temperature", "2", "--top-k", "0", "--top-p", "1", "--seed", "1")
-    chat.child.send("Tell me everything\r")
+    # What was written gains by it: the thought repeats itself until the context is full.
+    chat = start("--think", "--frequency-penalty", "-2")
+    chat.child.send("What is 48 + 75?\r")
     chat.child.expect_exact("\x1b[2m")  # the thinking begins
     chat.child.expect_exact("\x1b[2m")
     chat.child.sendintr()
