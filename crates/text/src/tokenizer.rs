@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use tokenizers::{
-    Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer,
+    Model, ModelWrapper, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer,
 };
 
 use crate::TextError;
@@ -41,6 +41,10 @@ impl Tokenizer {
         let file = file::check(bytes)?;
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
             .map_err(|e| TextError::TokenizerFormat { reason: e.to_string() })?;
+        if !matches!(inner.get_model(), ModelWrapper::BPE(_)) {
+            let reason = "model is no BPE model".to_owned();
+            return Err(TextError::TokenizerFormat { reason });
+        }
         file.check_ids(&inner)?;
         // A file may carry training-time settings that would shorten or pad prompts unseen.
         inner

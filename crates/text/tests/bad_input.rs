@@ -47,6 +47,49 @@ const TOKENIZERS: &[Case] = &[
         |file| file["model"]["merges"] = json!([["<nowhere>", "<nothing>"]]),
         &["tokenizer.json is not usable", "<nowhere>"],
     ),
+    (
+        "a merge of two tokens that is longer than any token",
+        |file| {
+            let vocabulary = file["model"]["vocab"].as_object().expect("a map");
+            let longest = vocabulary.keys().max_by_key(|token| token.len()).expect("one").clone();
+            let merges = file["model"]["merges"].as_array_mut().expect("a list");
+            merges.insert(2, json!([longest, "a"]));
+        },
+        &["model.merges[2]", "longer token than any of model.vocab", "publisher's repository"],
+    ),
+    (
+        "the same in the older form",
+        |file| {
+            file["model"]["vocab"] = json!({"a": 0, "b": 1});
+            file["model"]["merges"] = json!(["a b"]);
+        },
+        &["model.merges[0]", "longer token than any of model.vocab"],
+    ),
+    (
+        "a prefix that is longer than a token",
+        |file| file["model"]["continuing_subword_prefix"] = json!("##########################"),
+        &["model.continuing_subword_prefix is not empty", "publisher's repository"],
+    ),
+    (
+        "a suffix",
+        |file| file["model"]["end_of_word_suffix"] = json!("</w>"),
+        &["model.end_of_word_suffix is not empty", "publisher's repository"],
+    ),
+    (
+        "tokens by chance",
+        |file| file["model"]["dropout"] = json!(0.1),
+        &["model.dropout is set", "publisher's repository"],
+    ),
+    (
+        "no merges and no type, which the library takes for another kind of model",
+        |file| {
+            let model = file["model"].as_object_mut().expect("a map");
+            model.remove("merges");
+            model.remove("type");
+            model.insert("unk_token".into(), json!("a"));
+        },
+        &["model.merges is missing", "publisher's repository"],
+    ),
     ("no model", |file| drop(file.as_object_mut().map(|file| file.remove("model"))), &["model"]),
 ];
 
