@@ -1,6 +1,9 @@
 //! What goes to stdout and stderr, and in which form.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    path::Path,
+};
 
 use serde::Serialize;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
@@ -35,6 +38,19 @@ pub(crate) fn size(bytes: u64) -> String {
         1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
         _ => format!("{:.2} GB", bytes as f64 / 1e9),
     }
+}
+
+/// A checkpoint that was written, in one line.
+pub(crate) fn checkpoint(
+    out: &Path,
+    tensors: usize,
+    size_bytes: u64,
+    shards: usize,
+    seconds: f64,
+) -> String {
+    let files = if shards == 1 { "file" } else { "files" };
+    let (out, size) = (out.display(), size(size_bytes));
+    format!("{out}: {tensors} tensors, {size} in {shards} {files}, {seconds:.1} s\n")
 }
 
 /// A line about the way to the result: for people who watch, not for logs of scripts.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use calla_engine::checkpoint::{
     Source,
-    quantize::{LeftOut, Options, Progress, quantize},
+    quantize::{LeftOut, Options, Progress, Summary, quantize},
 };
 use serde_json::json;
 
@@ -41,15 +41,9 @@ pub(crate) fn run(args: &QuantizeArgs, verbose: u8) -> Result<(), Error> {
             "seconds": seconds,
         }));
     }
-    output::text(&format!(
-        "{}: {} tensors, {:.2} GB in {} file{}, {seconds:.1} s\n{}",
-        args.out.display(),
-        summary.tensors,
-        summary.size_bytes as f64 / 1e9,
-        summary.shards,
-        if summary.shards == 1 { "" } else { "s" },
-        left_out_note(left_out),
-    ))
+    let Summary { tensors, size_bytes, shards, .. } = summary;
+    let line = output::checkpoint(&args.out, tensors, size_bytes, shards, seconds);
+    output::text(&(line + &left_out_note(left_out)))
 }
 
 /// A line on the tensors that were left out; nothing when there were none.
@@ -85,9 +79,9 @@ impl Reporter {
         let share = progress.done_bytes as f64 / progress.total_bytes as f64;
         let left = self.start.elapsed().as_secs_f64() * (1.0 / share - 1.0);
         let line = format!(
-            "{:.2} of {:.2} GB written, about {left:.0} s left",
-            progress.done_bytes as f64 / 1e9,
-            progress.total_bytes as f64 / 1e9,
+            "{} of {} written, about {left:.0} s left",
+            output::size(progress.done_bytes),
+            output::size(progress.total_bytes),
         );
         output::note(self.verbose, &line);
     }

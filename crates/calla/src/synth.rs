@@ -28,12 +28,6 @@ pub(crate) fn run(args: &SynthArgs) -> Result<(), Error> {
             "seconds": seconds,
         }));
     }
-    output::text(&format!(
-        "{}: {} tensors, {:.2} GB in {} file{}, {seconds:.1} s\n",
-        args.out.display(),
-        summary.tensors,
-        summary.size_bytes as f64 / 1e9,
-        summary.shards,
-        if summary.shards == 1 { "" } else { "s" },
-    ))
+    let synth::Summary { tensors, size_bytes, shards } = summary;
+    output::text(&output::checkpoint(&args.out, tensors, size_bytes, shards, seconds))
 }

@@ -73,8 +73,37 @@ impl Partial {
     }
 }
 
-/// Refuses a folder that is there, unless it is empty or a checkpoint that may be replaced.
+/// Returns when all files of the folder, and their names, are on the disk.
+pub(super) fn sync(folder: &Path) -> Result<(), Error> {
+    let entries = fs::read_dir(folder).map_err(|source| io_error(folder, source))?;
+    for entry in entries {
+        let file = entry.map_err(|source| io_error(folder, source))?.path();
+        sync_one(&file)?;
+    }
+    sync_one(folder)
+}
+
+/// The same for the name of the folder itself, where its parent lets us: a name that a power cut takes
+/// back costs another run and nothing else.
+pub(super) fn sync_name(folder: &Path) {
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let _ = sync_one(parent.unwrap_or(Path::new(".")));
+}
+
+fn sync_one(path: &Path) -> Result<(), Error> {
+    let synced = File::open(path).and_then(|file| file.sync_all());
+    synced.map_err(|source| io_error(path, source))
+}
+
+/// Refuses a folder that is there, unless it is empty or a checkpoint that may be replaced, and a link.
 pub(super) fn check_replaceable(out: &Path, replace: bool) -> Result<(), Error> {
+    // A folder cannot take a link's name, which would be noticed only at the end.
+    if out.is_symlink() {
+        return Err(Error::Format {
+            path: out.to_owned(),
+            problem: "is a link: give the folder itself".into(),
+        });
+    }
     match (checkpoint_files(out)?.is_empty(), replace) {
         (true, _) | (_, true) => Ok(()),
         (false, false) => Err(Error::Format {

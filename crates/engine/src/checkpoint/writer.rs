@@ -82,8 +82,11 @@ pub(super) fn write<P: Piece>(
     // Who held it before may have made `out` since.
     folder::check_replaceable(out, replace)?;
     let made = write_files(&partial.path, draft, progress).and_then(|written| {
+        // After a power cut the name must not stand for bytes that were never written.
+        folder::sync(&partial.path)?;
         folder::remove_checkpoint(out)?;
         fs::rename(&partial.path, out).map_err(|source| io_error(out, source))?;
+        folder::sync_name(out);
         Ok(written)
     });
     if made.is_err() {
