@@ -7,6 +7,10 @@ use serde_json::{Map, Value as Json};
 
 use crate::{TextError, python};
 
+mod guard;
+
+use guard::Stack;
+
 /// A compiled chat template. It renders as Python's Jinja2 set up by transformers does, to the byte.
 ///
 /// Known differences, none of them reachable from the family's published templates: `strftime_now`
@@ -14,6 +18,7 @@ use crate::{TextError, python};
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    stack: Stack,
 }
 
 /// What a template can see.
@@ -37,6 +42,8 @@ pub struct RenderInput<'a> {
 
 const NAME: &str = "chat_template";
 
+const ADVICE: &str = "use the template of the publisher's repository";
+
 /// What a template may do before it has seen anything: one fuel pays for an instruction or for 64
 /// bytes. The family's templates take a few hundred a message.
 const FUEL: u64 = 200_000;
@@ -51,13 +58,18 @@ impl ChatTemplate {
     /// # Errors
     /// [`TextError::TemplateSyntax`] with the line.
     pub fn new(source: &str) -> Result<Self, TextError> {
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(syntax_error)?);
-        environment.set_debug(false);
-        python::install(&mut environment);
-        environment.add_template_owned(NAME, source.to_owned()).map_err(syntax_error)?;
-        Ok(Self { environment })
+        let refuse = |reason: String| TextError::TemplateSyntax { reason };
+        let stack = Stack::of(source).ok_or_else(|| {
+            refuse(format!(
+                "{} bytes that nest more than any template does: {ADVICE}",
+                source.len()
+            ))
+        })?;
+        let settled = guard::with_settled_assignments(source);
+        let settled = settled.map_err(|problem| refuse(format!("{problem}: {ADVICE}")))?;
+        let compiled = stack.run(|| compile(settled));
+        let compiled = compiled.map_err(|error| refuse(format!("no thread to do it: {error}")))?;
+        Ok(Self { environment: compiled.map_err(syntax_error)?, stack })
     }
 
     /// The prompt text.
@@ -67,11 +79,29 @@ impl ChatTemplate {
     /// [`TextError::TemplateRender`] when it fails in any other way, or does far more than a
     /// conversation of this length asks for.
     pub fn render(&self, input: &RenderInput<'_>) -> Result<String, TextError> {
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(fuel(input)));
-        let template = environment.get_template(NAME).map_err(render_error)?;
-        template.render(context(input)).map_err(render_error)
+        check_depth(input)?;
+        let render = || {
+            let mut environment = self.environment.clone();
+            environment.set_fuel(Some(fuel(input)));
+            guard::install(&mut environment);
+            environment.get_template(NAME)?.render(context(input))
+        };
+        let rendered = self.stack.run(render).map_err(|error| TextError::TemplateRender {
+            reason: format!("no thread to do it: {error}"),
+        })?;
+        rendered.map_err(render_error)
     }
+}
+
+fn compile(source: String) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+    environment.set_syntax(syntax);
+    environment.set_debug(false);
+    environment.set_recursion_limit(guard::RECURSION_MAX);
+    python::install(&mut environment);
+    environment.add_template_owned(NAME, source)?;
+    Ok(environment)
 }
 
 /// Picks a checkpoint's template: `chat_template.jinja` wins over `tokenizer_config.json`, where it
@@ -106,6 +136,28 @@ pub fn find_template(
                  found {other}"
             ),
         }),
+    }
+}
+
+/// Refuses values that are nested deeper than any that is read from a request.
+fn check_depth(input: &RenderInput<'_>) -> Result<(), TextError> {
+    let lists = [("messages", input.messages), ("tools", input.tools)];
+    let listed =
+        lists.into_iter().flat_map(|(name, list)| list.iter().map(move |item| (name, item)));
+    let named = input.extra.iter().map(|(name, value)| (name.as_str(), value));
+    match listed.chain(named).find(|(_, value)| is_deeper(value, python::DEPTH_MAX)) {
+        None => Ok(()),
+        Some((name, _)) => Err(TextError::TemplateRender {
+            reason: format!("{name}: nested deeper than {} levels", python::DEPTH_MAX),
+        }),
+    }
+}
+
+fn is_deeper(value: &Json, levels: usize) -> bool {
+    match value {
+        Json::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
+        Json::Object(map) => levels == 0 || map.values().any(|item| is_deeper(item, levels - 1)),
+        _ => false,
     }
 }
 
@@ -152,8 +204,7 @@ fn render_error(error: Error) -> TextError {
         Some(message) => TextError::TemplateRaised { message: message.to_owned() },
         None if error.kind() == ErrorKind::OutOfFuel => TextError::TemplateRender {
             reason: format!(
-                "{}: far more work than this conversation asks for, use the template of the \
-                 publisher's repository",
+                "{}: far more work than this conversation asks for, {ADVICE}",
                 describe(&error)
             ),
         },

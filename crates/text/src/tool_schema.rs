@@ -126,8 +126,10 @@ impl ValueTypes {
     }
 }
 
+/// JSON that can be read again as a part of the arguments, which has its depth and its numbers limited.
 fn is_json(text: &str) -> bool {
-    serde_json::from_str::<IgnoredAny>(text).is_ok()
+    let inside = || serde_json::from_str::<Json>(&format!("[{text}]")).is_ok();
+    serde_json::from_str::<IgnoredAny>(text).is_ok() && inside()
 }
 
 fn is_json_number(text: &str) -> bool {
@@ -193,6 +195,25 @@ mod tests {
             }}});
             let types = ToolSchemas::new(&[tool]).types_of("f", "p");
             assert_eq!(types.to_json(text), want, "{schema} {text:?}");
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_read_again_stays_text() {
+        let tool = json!({"name": "f", "parameters": {"properties": {"p": {"type": ["array", "number"]}}}});
+        let types = ToolSchemas::new(&[tool]).types_of("f", "p");
+        let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        for (text, is_text) in [
+            (nested(126), false),
+            (nested(127), true),
+            (nested(100_000), true),
+            ("1e999".to_owned(), true),
+            ("1,2".to_owned(), true),
+            ("1e99".to_owned(), false),
+        ] {
+            let arguments = format!("{{\"p\": {}}}", types.to_json(&text));
+            let read: Json = serde_json::from_str(&arguments).expect("valid JSON");
+            assert_eq!(read["p"].is_string(), is_text, "{:.20}", text);
         }
     }
 

@@ -158,9 +158,41 @@ const GREEDY: &[(&str, &str)] = &[
     ),
     (
         "a list in a list, thousands deep",
-        "{% set n = namespace(x=[]) %}{% for a in range(5000) %}{% set n.x = [n.x] %}\
-         {% endfor %}{{ n.x }}",
+        "{% set n = namespace(x=[]) %}{% for a in range(20000) %}{% set n.x = [n.x] %}{% endfor %}",
     ),
+    (
+        "a map in a map",
+        "{% set n = namespace(x={}) %}{% for a in range(20000) %}\
+         {% set n.x = {'a': n.x, 'b': [n.x]} %}{% endfor %}",
+    ),
+    (
+        "two at once",
+        "{% set n = namespace(x=[]) %}{% for a in range(20000) %}\
+         {% set a, n.x = 1, [n.x] %}{% endfor %}",
+    ),
+    (
+        "deep values compared",
+        "{% set n = namespace(x=[], y=[]) %}{% for a in range(20000) %}\
+         {% set n.x = [n.x] %}{% set n.y = [n.y] %}{% endfor %}{{ n.x == n.y }}{{ n.x < n.y }}",
+    ),
+    (
+        "a namespace in itself",
+        "{% set n = namespace() %}{% set m = namespace() %}{% set n.x = n %}{% set m.x = m %}\
+         {{ n == m }}",
+    ),
+    (
+        "a namespace in itself, in a list and under a name",
+        "{% set n = namespace() %}{% set n.x = [1, {'a': n}] %}{{ {n: 1} }}",
+    ),
+    (
+        "a macro in a namespace",
+        "{% macro m() %}{% endmacro %}{% set n = namespace() %}{% set n.m = m %}",
+    ),
+    (
+        "a loop in a namespace",
+        "{% set n = namespace() %}{% for a in [1] %}{% set n.l = [loop] %}{% endfor %}",
+    ),
+    ("a loop in a loop", "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}"),
     ("a macro that calls itself", "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}"),
 ];
 
@@ -176,6 +208,144 @@ fn greedy_templates_are_stopped() {
     let template = ChatTemplate::new(GREEDY[0].1).expect("it compiles");
     let message = render(&template, "hi").expect_err("it never ends").to_string();
     assert!(message.contains("line 1") && message.contains("publisher's"), "{message}");
+}
+
+/// Lists that refer to lists are made whole, so these end as they would in Python.
+#[test]
+fn long_chains_of_lists_are_rendered() {
+    for (source, expected) in [
+        ("{% for a in range(40000) %}{% set n.x = n.x[:] %}{% endfor %}{{ n.x }}", "[1, [2]]"),
+        (
+            "{% for a in range(40000) %}{% set n.x = [n.x[0], n.x[1][:]] %}{% endfor %}{{ n.x }}",
+            "[1, [2]]",
+        ),
+        ("{% for a in range(40000) %}{% set n.x = n.x * 1 %}{% endfor %}{{ n.x }}", "[1, [2]]"),
+        ("{% for a in range(900) %}{% set n.x = n.x + [a] %}{% endfor %}{{ n.x | length }}", "902"),
+        (
+            "{% set n.x = (1, 2) %}{{ n.x }}{% set n.x = {'a': 1}.items() %}{{ n.x }}",
+            "(1, 2)[('a', 1)]",
+        ),
+        (
+            "{% set n.x = range(3) %}{% set n.y = {1: none} %}{{ n.x }}{{ n.y }}",
+            "[0, 1, 2]{1: None}",
+        ),
+        ("{% set n.x = dict(a=1, b=[2]) %}{{ n.x }}{{ n.x.b[0] }}", "{'a': 1, 'b': [2]}2"),
+        ("{% set n.x | upper %}é{{ n.x[0] }}{% endset %}{{ n.x ~ n.y }}", "É1"),
+    ] {
+        let source = format!("{{% set n = namespace(x=[1, [2]]) %}}{source}");
+        let template = ChatTemplate::new(&source).expect("it compiles");
+        // A long conversation, so that the template may do much.
+        let text = render(&template, &"word ".repeat(40_000));
+        assert_eq!(text.as_deref().ok(), Some(expected), "{source}");
+    }
+}
+
+/// What the engine recurses over, once for every few bytes of the template.
+#[test]
+fn deeply_nested_templates_neither_overflow_nor_take_long() {
+    let chain = |start: &str, link: &str, end: &str| {
+        let links = 3_900 / link.len();
+        format!("{{{{ {start}{}{end} }}}}", link.repeat(links))
+    };
+    for source in [
+        chain("", "not ", "a"),
+        chain("", "-", "1"),
+        chain("1", "+1", ""),
+        chain("a", "~a", ""),
+        chain("a", " and a", ""),
+        chain("a", "**a", ""),
+        chain("a", ".b", ""),
+        chain("a", "[0]", ""),
+        chain("a", "()", ""),
+        chain("a", "|e", ""),
+        chain("a", " is defined", ""),
+        chain("a", " if a else a", ""),
+        chain("", "(", ""),
+        chain("", "[", ""),
+        format!("{{% for {}a in [1] %}}{{% endfor %}}", "(".repeat(3_900)),
+        format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(5_000)),
+        format!("{}{}", "{% if 1 %}".repeat(5_000), "{% endif %}".repeat(5_000)),
+        format!("{{% set x=[1] %}}{}", "{%set x=[x]%}".repeat(2_000)),
+        format!(
+            "{}{{{{ [x, x] | sort }}}}{{{{ x == x }}}}{{{{ {{x: 1}} }}}}",
+            "{%set x=[x]%}".repeat(1_000)
+        ),
+        format!("{{% set x=[1] %}}{}{{{{ x | length }}}}", "{%set x=x[:]%}".repeat(1_500)),
+        format!(
+            "{{% macro m(x) %}}{}{{{{ m(x) }}}}{{% endmacro %}}{{{{ m(1) }}}}",
+            "{%set x=[[[[x]]]]%}".repeat(500)
+        ),
+    ] {
+        if let Ok(template) = ChatTemplate::new(&source) {
+            let _ = render(&template, "hi");
+        }
+    }
+    for (source, says) in [
+        ("(".repeat(200_000), "200000 bytes"),
+        ("[1, 2] ".repeat(10_000), "70000 bytes that nest more than any template does"),
+        (
+            format!("a\n{{{{ 'b' }}}}\n{{{{ a{} }}}}", "~a".repeat(2_100)),
+            "line 3: a tag of more than",
+        ),
+        (
+            format!("{{% if a{} %}}{{% endif %}}", " or a".repeat(2_100)),
+            "line 1: a tag of more than",
+        ),
+    ] {
+        let message = ChatTemplate::new(&source).expect_err("refused").to_string();
+        assert!(message.contains(says) && message.contains("publisher's"), "{message}");
+    }
+    // Long texts are no nesting.
+    let source = format!("{{{{ '{}' }}}}{}", "word ".repeat(10_000), "text ".repeat(10_000));
+    let template = ChatTemplate::new(&source).expect("it compiles");
+    assert_eq!(render(&template, "hi").expect("renders").len(), 100_000);
+}
+
+#[test]
+fn deeply_nested_messages_and_tools_are_refused() {
+    // Making and dropping such values recurses too.
+    let roomy = std::thread::Builder::new().stack_size(64 << 20);
+    roomy.spawn(refuse_deep_values).expect("a thread").join().expect("no panic");
+}
+
+fn refuse_deep_values() {
+    let deep = |levels: usize| {
+        (0..levels).fold(json!("x"), |value, level| match level % 2 {
+            0 => Value::Array(vec![value]),
+            _ => Value::Object(Map::from_iter([("a".to_owned(), value)])),
+        })
+    };
+    let template =
+        ChatTemplate::new("{{ messages }}{{ tools | tojson }}{{ more }}").expect("compiles");
+    let render = |messages: &[Value], tools: &[Value], more: Value| {
+        let extra = Map::from_iter([("more".to_owned(), more)]);
+        let add_generation_prompt = true;
+        let (bos_token, eos_token) = (None, None);
+        let input = RenderInput {
+            messages,
+            tools,
+            add_generation_prompt,
+            extra: &extra,
+            bos_token,
+            eos_token,
+        };
+        template.render(&input)
+    };
+    for levels in [257, 6_000] {
+        let plain = json!({"role": "user", "content": "x"});
+        let mut call = json!({"role": "assistant", "tool_calls": [{}]});
+        call["tool_calls"][0]["arguments"] = deep(levels);
+        for (messages, tools, more, place) in [
+            (vec![plain.clone(), call], vec![], json!(1), "messages"),
+            (vec![plain.clone()], vec![deep(levels)], json!(1), "tools"),
+            (vec![plain.clone()], vec![], deep(levels), "more"),
+        ] {
+            let message = render(&messages, &tools, more).expect_err(place).to_string();
+            assert!(message.contains(&format!("{place}: nested deeper than 256")), "{message}");
+        }
+    }
+    let text = render(&[deep(200)], &[deep(200)], deep(200)).expect("not deep");
+    assert_eq!(text.matches('x').count(), 3);
 }
 
 /// What a long conversation takes is far from the bound.

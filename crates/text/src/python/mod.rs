@@ -8,6 +8,8 @@ mod time;
 
 use std::fmt;
 
+pub(crate) use text::{DEPTH_MAX, too_large};
+
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
@@ -30,6 +32,10 @@ pub(crate) fn install(env: &mut Environment<'static>) {
     env.add_test("number", |value: &Value| {
         matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
     });
+
+    // Both write values of any depth, in time that grows with its square; no chat template needs them.
+    env.remove_filter("pprint");
+    env.remove_global("debug");
 
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", |format: &str| time::format_utc_now(format));

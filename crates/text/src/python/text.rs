@@ -6,7 +6,7 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
 /// Deepest nesting that is written out: no JSON is read that is deeper.
-pub(super) const DEPTH_MAX: usize = 256;
+pub(crate) const DEPTH_MAX: usize = 256;
 
 /// `str(value)`, if it is not longer than the template may still make.
 pub(super) fn to_str(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
@@ -32,7 +32,7 @@ pub(super) fn bytes_max(state: &State<'_, '_>) -> usize {
     usize::try_from(left.saturating_mul(BYTES_PER_FUEL)).unwrap_or(usize::MAX)
 }
 
-pub(super) fn too_large() -> Error {
+pub(crate) fn too_large() -> Error {
     Error::new(ErrorKind::OutOfFuel, "a text that is too long, or nested too deeply")
 }
 
