@@ -46,6 +46,14 @@ impl TextFiles {
         Ok(ChatTemplate::new(&text)?)
     }
 
+    /// The file that the template is in.
+    pub(crate) fn template_file(&self) -> &'static str {
+        match self.template {
+            Some(_) => "chat_template.jinja",
+            None => "tokenizer_config.json",
+        }
+    }
+
     /// The text of a token that tokenizer_config.json names, as text or as an object.
     pub(crate) fn special_token(&self, field: &str) -> Option<String> {
         let value = self.tokenizer_config.as_ref()?.get(field)?;
@@ -73,9 +81,11 @@ impl TextFiles {
 
 fn read_json(source: &Source, file: &'static str) -> Result<Option<Value>, ChatError> {
     let Some(bytes) = source.read_optional(file)? else { return Ok(None) };
-    let read = serde_json::from_slice(&bytes);
-    read.map(Some)
-        .map_err(|error| bad_file(file, format!("{error}: cut short or damaged, fetch it again")))
+    match serde_json::from_slice(&bytes) {
+        Ok(value @ Value::Object(_)) => Ok(Some(value)),
+        Ok(_) => Err(bad_file(file, "not a JSON object: damaged, fetch it again")),
+        Err(error) => Err(bad_file(file, format!("{error}: cut short or damaged, fetch it again"))),
+    }
 }
 
 fn bad_file(file: &'static str, problem: impl ToString) -> ChatError {

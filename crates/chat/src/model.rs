@@ -65,12 +65,12 @@ impl Model {
             name: options.name,
             loaded_unix_s: unix_time_s(),
             engine,
-            stop_ids: stop_ids(tokenizer, &shape.eos, &files.eos_ids()?),
+            stop_ids: stop_ids(tokenizer, shape, &files.eos_ids()?)?,
             sampling: SamplingDefaults::new(
                 shape,
                 options.sampling,
                 files.generation_config.as_ref(),
-            ),
+            )?,
             places: Places::new(tokenizer)?,
             thinks_by_default: false,
             renderer,
@@ -81,6 +81,13 @@ impl Model {
             messages: vec![Message::user("Hello")],
             ..ChatRequest::default()
         })?;
+        if prompt.is_empty() {
+            let problem = "the chat template makes nothing of a question: damaged, fetch it again";
+            return Err(ChatError::BadFile {
+                file: files.template_file(),
+                problem: problem.to_owned(),
+            });
+        }
         inner.thinks_by_default = OutputParser::new(&prompt, &[]).in_reasoning();
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -215,10 +222,26 @@ fn check_vocabulary(tokenizer: &Tokenizer, shape: &Shape) -> Result<(), ChatErro
 }
 
 /// ChatML's two ends, which checkpoints of the family do not always list, and the checkpoint's own.
-fn stop_ids(tokenizer: &Tokenizer, config: &[u32], generation_config: &[u32]) -> Vec<u32> {
+fn stop_ids(
+    tokenizer: &Tokenizer,
+    shape: &Shape,
+    generation_config: &[u32],
+) -> Result<Vec<u32>, ChatError> {
+    let files =
+        [("config.json", shape.eos.as_slice()), ("generation_config.json", generation_config)];
+    for (file, ids) in files {
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= shape.vocab) {
+            let problem = format!(
+                "eos_token_id: {id} is outside the vocabulary of {}: damaged, or of another model, \
+                 fetch it again",
+                shape.vocab
+            );
+            return Err(ChatError::BadFile { file, problem });
+        }
+    }
     let chat_ml = ["<|im_end|>", "<|endoftext|>"].into_iter().filter_map(|name| tokenizer.id(name));
-    let all = chat_ml.chain(config.iter().copied()).chain(generation_config.iter().copied());
-    all.collect::<BTreeSet<u32>>().into_iter().collect()
+    let all = chat_ml.chain(shape.eos.iter().chain(generation_config).copied());
+    Ok(all.collect::<BTreeSet<u32>>().into_iter().collect())
 }
 
 fn limits(options: &GenerationOptions) -> Limits {

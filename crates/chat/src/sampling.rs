@@ -1,9 +1,13 @@
 //! Where a sampling value comes from when a request does not give it.
 
-use calla_engine::Sampling;
-use calla_engine::model::{MlpShape, Shape};
+use calla_engine::{
+    Error, Sampling,
+    model::{MlpShape, Shape},
+};
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::ChatError;
 
 /// Sampling values that are given; the others come from the next source in line.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -71,36 +75,36 @@ const fn preset(temperature: f32, top_p: f32) -> SamplingOverrides {
 impl SamplingDefaults {
     /// Defaults for the model of this shape. `flags` come from whoever started the program,
     /// `generation_config` is the checkpoint's file, parsed.
-    pub fn new(shape: &Shape, flags: SamplingOverrides, generation_config: Option<&Value>) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// [`ChatError::BadFile`] when that file holds a value that cannot be.
+    pub fn new(
+        shape: &Shape,
+        flags: SamplingOverrides,
+        generation_config: Option<&Value>,
+    ) -> Result<Self, ChatError> {
+        let read = generation_config.map(|config| read_generation_config(config, shape.vocab));
+        let generation_config = read.transpose().map_err(|problem| ChatError::BadFile {
+            file: "generation_config.json",
+            problem: format!("{problem}: damaged, fetch it again"),
+        })?;
+        Ok(Self {
             flags,
             preset: is_35b_a3b(shape),
-            generation_config: generation_config.and_then(read_generation_config),
-        }
+            generation_config: generation_config.flatten(),
+        })
     }
 
     /// The values for a request: its own, else the flags', else the source's, else neutral ones
     /// with temperature 0.
     pub fn resolve(&self, request: &SamplingOverrides, thinking: bool) -> Sampling {
-        let neutral = Sampling::default();
         let source = match self.source() {
             SamplingSource::Preset if thinking => THINKING,
             SamplingSource::Preset => NON_THINKING,
             SamplingSource::GenerationConfig => self.generation_config.clone().unwrap_or_default(),
             SamplingSource::Greedy => SamplingOverrides::default(),
         };
-        let given = request.clone().or(&self.flags).or(&source);
-        Sampling {
-            temperature: given.temperature.unwrap_or(neutral.temperature),
-            top_k: given.top_k.unwrap_or(neutral.top_k),
-            top_p: given.top_p.unwrap_or(neutral.top_p),
-            min_p: given.min_p.unwrap_or(neutral.min_p),
-            presence_penalty: given.presence_penalty.unwrap_or(neutral.presence_penalty),
-            frequency_penalty: given.frequency_penalty.unwrap_or(neutral.frequency_penalty),
-            repetition_penalty: given.repetition_penalty.unwrap_or(neutral.repetition_penalty),
-            logit_bias: given.logit_bias,
-            seed: given.seed,
-        }
+        request.clone().or(&self.flags).or(&source).or_neutral()
     }
 
     /// Where values come from that neither a request nor a flag gives.
@@ -138,6 +142,21 @@ impl SamplingOverrides {
             seed: self.seed.or(next.seed),
         }
     }
+
+    fn or_neutral(self) -> Sampling {
+        let neutral = Sampling::default();
+        Sampling {
+            temperature: self.temperature.unwrap_or(neutral.temperature),
+            top_k: self.top_k.unwrap_or(neutral.top_k),
+            top_p: self.top_p.unwrap_or(neutral.top_p),
+            min_p: self.min_p.unwrap_or(neutral.min_p),
+            presence_penalty: self.presence_penalty.unwrap_or(neutral.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(neutral.frequency_penalty),
+            repetition_penalty: self.repetition_penalty.unwrap_or(neutral.repetition_penalty),
+            logit_bias: self.logit_bias,
+            seed: self.seed,
+        }
+    }
 }
 
 /// The dimensions in the card of Qwen3.6-35B-A3B. Folder names are what users make of them.
@@ -149,24 +168,51 @@ fn is_35b_a3b(shape: &Shape) -> bool {
     shape.layers() == 40 && shape.hidden == 2048 && experts == (256, 8)
 }
 
-/// `None` when the file gives no sampling value at all.
-fn read_generation_config(config: &Value) -> Option<SamplingOverrides> {
-    let number = |field: &str| config.get(field).and_then(Value::as_f64).map(|value| value as f32);
+/// `None` when the file gives no sampling value at all; an error tells the field and what is wrong.
+fn read_generation_config(
+    config: &Value,
+    vocab: usize,
+) -> Result<Option<SamplingOverrides>, String> {
+    let given = |field: &str| config.get(field).filter(|value| !value.is_null());
+    let wrong = |field: &str, value: &Value, expected: &str| {
+        format!("{field}: expected {expected}, found {value}")
+    };
+    let number = |field: &str| match given(field) {
+        None => Ok(None),
+        Some(value) => match value.as_f64() {
+            Some(number) => Ok(Some(number as f32)),
+            None => Err(wrong(field, value, "a number")),
+        },
+    };
     let mut values = SamplingOverrides {
-        temperature: number("temperature"),
-        top_k: config.get("top_k").and_then(Value::as_u64).map(|value| value as usize),
-        top_p: number("top_p"),
-        min_p: number("min_p"),
-        repetition_penalty: number("repetition_penalty"),
+        temperature: number("temperature")?,
+        top_k: match given("top_k").map(|value| (value, value.as_u64())) {
+            None => None,
+            Some((_, Some(count))) => usize::try_from(count).ok(),
+            Some((value, None)) => {
+                return Err(wrong("top_k", value, "a whole number, not negative"));
+            }
+        },
+        top_p: number("top_p")?,
+        min_p: number("min_p")?,
+        repetition_penalty: number("repetition_penalty")?,
         ..SamplingOverrides::default()
     };
-    if config.get("do_sample") == Some(&Value::Bool(false)) {
-        values.temperature = Some(0.0);
-    } else if values != SamplingOverrides::default() && values.temperature.is_none() {
-        // The file's own default, as its format defines it.
-        values.temperature = Some(1.0);
+    match given("do_sample") {
+        None | Some(Value::Bool(true)) => {}
+        Some(Value::Bool(false)) => values.temperature = Some(0.0),
+        Some(value) => return Err(wrong("do_sample", value, "true or false")),
     }
-    (values != SamplingOverrides::default()).then_some(values)
+    if values == SamplingOverrides::default() {
+        return Ok(None);
+    }
+    // The file's own default, as its format defines it.
+    values.temperature.get_or_insert(1.0);
+    match values.clone().or_neutral().check(vocab) {
+        Ok(()) => Ok(Some(values)),
+        Err(Error::Request { field, problem }) => Err(format!("{field}: {problem}")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -175,7 +221,8 @@ mod tests {
     use serde_json::json;
 
     fn defaults(preset: bool, flags: SamplingOverrides, config: Option<Value>) -> SamplingDefaults {
-        let generation_config = config.as_ref().and_then(read_generation_config);
+        let read = config.as_ref().map(|config| read_generation_config(config, 100));
+        let generation_config = read.transpose().expect("well-formed").flatten();
         SamplingDefaults { flags, preset, generation_config }
     }
 
@@ -216,6 +263,24 @@ mod tests {
         let config = json!({ "do_sample": false, "temperature": 0.6 });
         let model = defaults(false, SamplingOverrides::default(), Some(config));
         assert_eq!(model.resolve(&SamplingOverrides::default(), true).temperature, 0.0);
+    }
+
+    #[test]
+    fn values_that_cannot_be_are_named() {
+        for (config, says) in [
+            (json!({ "temperature": "hot" }), "temperature: expected a number, found \"hot\""),
+            (json!({ "temperature": -5 }), "temperature: -5, expected in [0, 2]"),
+            (json!({ "temperature": 1e300 }), "temperature: inf, expected"),
+            (json!({ "do_sample": false, "top_p": 3 }), "top_p: 3, expected in (0, 1]"),
+            (json!({ "top_k": -1 }), "top_k: expected a whole number, not negative, found -1"),
+            (json!({ "repetition_penalty": 0 }), "repetition_penalty: 0, expected above 0"),
+            (json!({ "do_sample": 1 }), "do_sample: expected true or false, found 1"),
+        ] {
+            let error = read_generation_config(&config, 100).expect_err(says);
+            assert!(error.starts_with(says), "{error}");
+        }
+        let nulls = json!({ "temperature": null, "top_k": null, "do_sample": null });
+        assert_eq!(read_generation_config(&nulls, 100), Ok(None));
     }
 
     #[test]

@@ -6,6 +6,10 @@ use std::{
     cell::Cell,
     ops::Range,
     path::Path,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicIsize, Ordering::Relaxed},
+    },
 };
 
 use calla_engine::{
@@ -16,39 +20,47 @@ use calla_text::{ChatTemplate, RenderInput, Tokenizer};
 use proptest::{prelude::*, sample::Index, test_runner::RngSeed};
 use serde_json::{Map, Value, json};
 
-/// Counts the memory that this thread holds.
+/// Counts the memory that this thread holds, and that of the threads which tests start: only chat
+/// templates have any.
 struct Counting;
 
 thread_local! {
-    static HELD: Cell<usize> = const { Cell::new(0) };
-    static PEAK: Cell<usize> = const { Cell::new(0) };
+    static RUNS_TEST: Cell<bool> = const { Cell::new(false) };
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
 }
+static STARTED_HELD: AtomicIsize = AtomicIsize::new(0);
+static STARTED_PEAK: AtomicIsize = AtomicIsize::new(0);
 
-fn count(taken: usize, given_back: usize) {
-    // Another thread may give back what this one took.
-    let held = HELD.get().wrapping_add(taken).saturating_sub(given_back);
-    HELD.set(held);
-    PEAK.set(PEAK.get().max(held));
+// Another thread may give back what this one took.
+fn count(change: isize) {
+    if RUNS_TEST.get() {
+        HELD.set(HELD.get() + change);
+        PEAK.set(PEAK.get().max(HELD.get()));
+    } else {
+        let held = STARTED_HELD.fetch_add(change, Relaxed) + change;
+        STARTED_PEAK.fetch_max(held, Relaxed);
+    }
 }
 
 // SAFETY: every call is passed on to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size(), 0);
+        count(layout.size() as isize);
         // SAFETY: passed on from the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(0, layout.size());
+        count(-(layout.size() as isize));
         // SAFETY: passed on from the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // Both may be there while one is copied to the other.
-        count(size, 0);
-        count(0, layout.size());
+        count(size as isize);
+        count(-(layout.size() as isize));
         // SAFETY: passed on from the caller.
         unsafe { System.realloc(pointer, layout, size) }
     }
@@ -69,16 +81,29 @@ const BYTES_OF_TEMPLATE: usize = 32 << 20;
 
 /// Runs `read` and looks at what it took at most.
 fn bounded<T>(input_len: usize, read: impl FnOnce() -> T) -> T {
-    within(BYTES_ALWAYS + BYTES_PER_BYTE * input_len, read)
-}
-
-fn within<T>(allowed: usize, read: impl FnOnce() -> T) -> T {
     let before = HELD.get();
     PEAK.set(before);
     let result = read();
-    let taken = PEAK.get() - before;
-    assert!(taken <= allowed, "took {taken} bytes, where {allowed} are allowed");
+    check(PEAK.get() - before, BYTES_ALWAYS + BYTES_PER_BYTE * input_len);
     result
+}
+
+/// The same for `work` that starts a thread.
+fn within<T>(allowed: usize, work: impl FnOnce() -> T) -> T {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (own, started) = (HELD.get(), STARTED_HELD.load(Relaxed));
+    PEAK.set(own);
+    STARTED_PEAK.store(started, Relaxed);
+    let result = work();
+    let taken = PEAK.get() - own + STARTED_PEAK.load(Relaxed) - started;
+    drop(alone);
+    check(taken, allowed);
+    result
+}
+
+fn check(taken: isize, allowed: usize) {
+    assert!(taken <= allowed as isize, "took {taken} bytes, where {allowed} are allowed");
 }
 
 /// A change to a file; places are parts of its length.
@@ -238,8 +263,9 @@ fn either(good: &'static [u8]) -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![file(good), json_file(good)]
 }
 
-/// The same cases every time, so that a failure is this change's; `fuzz/` finds new ones.
+/// What each test asks for first. The same cases every time, so that a failure is this change's; `fuzz/` finds new ones.
 fn config(cases: u32) -> ProptestConfig {
+    RUNS_TEST.set(true);
     ProptestConfig {
         cases,
         failure_persistence: None,
@@ -290,7 +316,8 @@ proptest! {
     #[test]
     fn templates(bytes in file(TEMPLATE)) {
         let source = String::from_utf8_lossy(&bytes);
-        if let Ok(template) = bounded(source.len(), || ChatTemplate::new(&source)) {
+        let allowed = BYTES_ALWAYS + BYTES_PER_BYTE * source.len();
+        if let Ok(template) = within(allowed, || ChatTemplate::new(&source)) {
             let messages = conversation();
             let input = RenderInput {
                 messages: messages.as_array().expect("a list"),
@@ -315,6 +342,26 @@ proptest! {
             }
         }
     }
+}
+
+/// Were memory of the template's thread not counted, every template would be within bounds.
+#[test]
+fn what_templates_take_is_counted() {
+    RUNS_TEST.set(true);
+    let template = within(1 << 30, || ChatTemplate::new("{{ 'x' * 1000000 }}"));
+    let template = template.expect("it compiles");
+    let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let input = RenderInput {
+            messages: &[],
+            tools: &[],
+            add_generation_prompt: true,
+            extra: &Map::new(),
+            bos_token: None,
+            eos_token: None,
+        };
+        within(100_000, || template.render(&input))
+    }));
+    assert!(taken.is_err());
 }
 
 /// Where the data of a safetensors file begins.
