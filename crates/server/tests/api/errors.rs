@@ -56,6 +56,49 @@ async fn a_body_that_is_no_json_object_is_a_400() {
     }
 }
 
+/// As an object in the body, and as text inside it: both ways in which values reach the template.
+#[tokio::test]
+async fn values_that_are_nested_too_deeply_are_a_400() {
+    let server = TestServer::start().await;
+    let deep = |levels: usize| "{\"a\":[".repeat(levels / 2) + "1" + &"]}".repeat(levels / 2);
+    let user = r#"{"role": "user", "content": "x"}"#;
+    let call = |arguments: &str| {
+        let call = format!(r#"{{"function": {{"name": "f", "arguments": {arguments}}}}}"#);
+        format!(
+            r#"{{"messages": [{user}, {{"role": "assistant", "tool_calls": [{call}]}}, {user}]}}"#
+        )
+    };
+    for levels in [130, 5_002, 100_000] {
+        let value = deep(levels);
+        let text = Value::from(value.as_str()).to_string();
+        let with = |rest: &str| format!(r#"{{"messages": [{user}], {rest}}}"#);
+        let function = format!(r#"{{"name": "f", "parameters": {value}}}"#);
+        for (body, says) in [
+            (call(&value), "recursion limit"),
+            (call(&text), "`messages[1].tool_calls[0].function.arguments`: not valid JSON"),
+            (
+                with(&format!(r#""tools": [{{"type": "function", "function": {function}}}]"#)),
+                "recursion",
+            ),
+            (with(&format!(r#""chat_template_kwargs": {{"x": {value}}}"#)), "recursion limit"),
+            (with(&format!(r#""unknown": {value}"#)), "recursion limit"),
+            (
+                format!(r#"{{"messages": [{{"role": "user", "content": {value}}}]}}"#),
+                "recursion limit",
+            ),
+        ] {
+            let answer = server.post_text(CHAT, &body).await;
+            assert_eq!(answer.status, 400, "{says}: {levels}");
+            let body = answer.json();
+            assert_shape(&body);
+            let message = body["error"]["message"].as_str().expect("text");
+            assert!(message.contains(says), "{says}: {message}");
+        }
+    }
+    let text = Value::from(deep(100)).to_string();
+    assert_eq!(server.post_text(CHAT, &call(&text)).await.status, 200);
+}
+
 #[tokio::test]
 async fn too_long_a_prompt_is_told_with_both_counts() {
     let server = TestServer::start().await;
