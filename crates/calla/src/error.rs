@@ -56,7 +56,7 @@ pub(crate) enum Error {
     Memory { subject: String, need: String, room: String, way_out: String },
     /// Something that `calla doctor` found.
     #[error("{problems}")]
-    Unwell { problems: String },
+    Unwell { problems: String, concerns_files: bool },
     /// The model gave something that is not a number.
     #[error("the logits at position {position} are not all numbers: the checkpoint may be damaged")]
     NotANumber { position: usize },
@@ -84,6 +84,21 @@ impl Error {
             _ => error.to_string(),
         };
         Self::File { path: path.to_owned(), problem }
+    }
+
+    /// Whether it may be about the model's files: then it helps to know who chose the model.
+    pub(crate) fn concerns_files(&self) -> bool {
+        match self {
+            Error::Chat(error) => !matches!(error, calla_chat::ChatError::Request { .. }),
+            Error::Engine(_)
+            | Error::Text(_)
+            | Error::Server(calla_server::Error::Load(_))
+            | Error::File { .. }
+            | Error::Hub { .. }
+            | Error::Memory { .. } => true,
+            Error::Unwell { concerns_files, .. } => *concerns_files,
+            _ => false,
+        }
     }
 
     /// Whether the reader of stdout has gone away.

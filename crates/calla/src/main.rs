@@ -58,7 +58,8 @@ fn main() -> ExitCode {
         // The reader has seen enough: `calla … | head` is no failure.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            output::warn(&error.to_string());
+            let origin = error.concerns_files().then(|| settings::model_origin(&line)).flatten();
+            output::warn(&format!("{error}{}", origin.unwrap_or_default()));
             ExitCode::FAILURE
         }
     }

@@ -91,6 +91,13 @@ fn pulled_name(model: &Path) -> Option<RepoName> {
     if model.exists() { None } else { model.to_str()?.parse().ok() }
 }
 
+/// A checkpoint that fits, on no device yet.
+pub(crate) struct Opened {
+    checkpoint: Checkpoint,
+    grant: Grant,
+    start: Instant,
+}
+
 /// Opens the checkpoint and puts it on the device, if it fits.
 pub(crate) fn load(model: &ModelArgs, backend: &BackendArgs, verbose: u8) -> Result<Loaded, Error> {
     load_for(model, backend, verbose, |_| Ok(Demand { tokens: None, cache_bytes: 0 }))
@@ -103,22 +110,81 @@ pub(crate) fn load_for(
     verbose: u8,
     demand: impl FnOnce(&Shape) -> Result<Demand, Error>,
 ) -> Result<Loaded, Error> {
+    open_for(model, backend, verbose, demand)?.load(model, backend, verbose)
+}
+
+fn open_for(
+    model: &ModelArgs,
+    backend: &BackendArgs,
+    verbose: u8,
+    demand: impl FnOnce(&Shape) -> Result<Demand, Error>,
+) -> Result<Opened, Error> {
     let start = Instant::now();
     let checkpoint = Checkpoint::open(&model.source()?)?;
     let demand = demand(&checkpoint.shape)?;
     let grant = check_memory(&checkpoint, backend, verbose, demand)?;
-    let BackendArgs { device, .. } = backend;
-    let (name, options) = (device.backend.as_deref(), device.options());
-    let backend = select::select(name, &checkpoint.shape, &checkpoint.weights, &options)?;
-    let load = start.elapsed();
-    let line = format!(
-        "{} on {}, ready in {:.2} s",
-        model.name(),
-        backend.description(),
-        load.as_secs_f64()
-    );
-    output::note(verbose, &line);
-    Ok(Loaded { checkpoint, backend, grant, load })
+    Ok(Opened { checkpoint, grant, start })
+}
+
+/// The first part of [`load_chat`]: takes no time, and finds nearly all that can be wrong.
+pub(crate) fn open_chat(
+    model: &ModelArgs,
+    backend: &BackendArgs,
+    engine: &EngineConfig,
+    verbose: u8,
+) -> Result<Opened, Error> {
+    open_for(model, backend, verbose, |shape| {
+        check_context(engine, shape.context_max).map(|()| Demand::of(engine))
+    })
+}
+
+impl Opened {
+    fn load(self, model: &ModelArgs, backend: &BackendArgs, verbose: u8) -> Result<Loaded, Error> {
+        let Self { checkpoint, grant, start } = self;
+        let BackendArgs { device, .. } = backend;
+        let (name, options) = (device.backend.as_deref(), device.options());
+        let backend = select::select(name, &checkpoint.shape, &checkpoint.weights, &options)?;
+        let load = start.elapsed();
+        let line = format!(
+            "{} on {}, ready in {:.2} s",
+            model.name(),
+            backend.description(),
+            load.as_secs_f64()
+        );
+        output::note(verbose, &line);
+        Ok(Loaded { checkpoint, backend, grant, load })
+    }
+
+    /// The second part of [`load_chat`]. `sampling` is what requests get that do not say.
+    pub(crate) fn load_chat(
+        self,
+        model: &ModelArgs,
+        backend: &BackendArgs,
+        mut engine: EngineConfig,
+        sampling: SamplingOverrides,
+        verbose: u8,
+    ) -> Result<Model, Error> {
+        let demand = Demand::of(&engine);
+        let Loaded { checkpoint, backend, grant, .. } = self.load(model, backend, verbose)?;
+        let context_max = checkpoint.shape.context_max;
+        if engine.context_tokens.is_none() && grant.context < context_max {
+            output::warn(&format!(
+                "memory has room for {} of the {context_max} tokens that the model can hold",
+                grant.context
+            ));
+        }
+        if grant.cache_bytes < demand.cache_bytes {
+            tracing::info!(
+                bytes = grant.cache_bytes,
+                "memory leaves less to the cache than it may take"
+            );
+        }
+        engine.context_tokens = engine.context_tokens.or(Some(grant.context));
+        engine.cache_bytes = grant.cache_bytes as usize;
+        let engine = Engine::start(backend, engine)?;
+        let options = ModelOptions { name: model.name(), sampling };
+        Ok(Model::load(&model.source()?, &checkpoint.shape, engine, options)?)
+    }
 }
 
 /// What the memory has room for; the preview is told with -v.
@@ -148,32 +214,12 @@ fn check_memory(
 pub(crate) fn load_chat(
     model: &ModelArgs,
     backend: &BackendArgs,
-    mut engine: EngineConfig,
+    engine: EngineConfig,
     sampling: SamplingOverrides,
     verbose: u8,
 ) -> Result<Model, Error> {
-    let demand = Demand::of(&engine);
-    let Loaded { checkpoint, backend, grant, .. } = load_for(model, backend, verbose, |shape| {
-        check_context(&engine, shape.context_max).map(|()| demand)
-    })?;
-    let context_max = checkpoint.shape.context_max;
-    if engine.context_tokens.is_none() && grant.context < context_max {
-        output::warn(&format!(
-            "memory has room for {} of the {context_max} tokens that the model can hold",
-            grant.context
-        ));
-    }
-    if grant.cache_bytes < demand.cache_bytes {
-        tracing::info!(
-            bytes = grant.cache_bytes,
-            "memory leaves less to the cache than it may take"
-        );
-    }
-    engine.context_tokens = engine.context_tokens.or(Some(grant.context));
-    engine.cache_bytes = grant.cache_bytes as usize;
-    let engine = Engine::start(backend, engine)?;
-    let options = ModelOptions { name: model.name(), sampling };
-    Ok(Model::load(&model.source()?, &checkpoint.shape, engine, options)?)
+    let opened = open_chat(model, backend, &engine, verbose)?;
+    opened.load_chat(model, backend, engine, sampling, verbose)
 }
 
 /// Refuses a context that the model cannot hold, or that holds no answer.

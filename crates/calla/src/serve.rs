@@ -5,7 +5,12 @@ use std::{net::SocketAddr, time::Duration};
 use calla_server::ServerConfig;
 use tokio::runtime::Builder;
 
-use crate::{args::ServeArgs, error::Error, model, small_file};
+use crate::{
+    args::ServeArgs,
+    error::Error,
+    model::{self, Opened},
+    small_file,
+};
 
 /// Far more than any key takes.
 const KEY_BYTES_MAX: u64 = 64 << 10;
@@ -19,16 +24,23 @@ pub(crate) fn run(args: ServeArgs, verbose: u8) -> Result<(), Error> {
         drain_grace: Duration::from_secs(args.drain_seconds),
         ..ServerConfig::default()
     };
+    // A model that is not there or does not fit is noticed before the port opens.
+    let opened = open(&args, verbose)?;
     let runtime = Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
     let load = move || {
         let ServeArgs { model, backend, engine, cache, sampling, .. } = &args;
         let engine = engine.config(Some(cache));
-        Ok(model::load_chat(model, backend, engine, sampling.overrides(), verbose)?)
+        Ok(opened.load_chat(model, backend, engine, sampling.overrides(), verbose)?)
     };
     let served = runtime.block_on(calla_server::serve(config, load));
     // A model that still loads cannot be stopped; it ends with the process.
     runtime.shutdown_background();
     Ok(served?)
+}
+
+fn open(args: &ServeArgs, verbose: u8) -> Result<Opened, Error> {
+    let ServeArgs { model, backend, engine, cache, .. } = args;
+    model::open_chat(model, backend, &engine.config(Some(cache)), verbose)
 }
 
 /// The key from the flag, the environment or a file.

@@ -20,9 +20,9 @@ use crate::{
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let mut report = Report::new(&args.device);
     report.examine_kernels();
-    if let Err(error) = report.examine_model(&args.model, &args.device) {
-        report.problems.push(error.to_string());
-    }
+    let examined = report.examine_model(&args.model, &args.device);
+    let concerns_files = examined.as_ref().is_err_and(Error::concerns_files);
+    report.problems.extend(examined.err().map(|error| error.to_string()));
     report.measure();
     report.ok = report.problems.is_empty();
     match args.output.json {
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     }
     match report.ok {
         true => Ok(()),
-        false => Err(Error::Unwell { problems: report.problems.join("; ") }),
+        false => Err(Error::Unwell { problems: report.problems.join("; "), concerns_files }),
     }
 }
 

@@ -10,7 +10,8 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs::{self, File},
+    io::{self, Write as _},
     os::unix::fs::{MetadataExt as _, symlink},
     path::{Component, Path, PathBuf},
 };
@@ -185,8 +186,10 @@ impl CachedRepo {
         let failed = |error: io::Error| Error::file(&path, error);
         let partial = path.with_added_extension(format!("{}.tmp", std::process::id()));
         fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(failed)?;
-        fs::write(&partial, commit).map_err(failed)?;
-        fs::rename(&partial, &path).map_err(failed)
+        let mut file = File::create(&partial).map_err(failed)?;
+        // After a power cut the name must not stand for bytes that were never written.
+        let written = file.write_all(commit.as_bytes()).and_then(|()| file.sync_all());
+        written.and_then(|()| fs::rename(&partial, &path)).map_err(failed)
     }
 
     /// The snapshot that a branch, a tag, a commit or the beginning of a commit means.

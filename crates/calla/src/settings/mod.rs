@@ -58,6 +58,19 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, Error> {
     Ok(Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?)
 }
 
+/// Who chose the model, in brackets to go behind an error, when it was not the command line.
+pub(crate) fn model_origin(arguments: &[OsString]) -> Option<String> {
+    let report = report(arguments, None).ok()?;
+    let settings = report.commands.into_iter().flat_map(|(_, settings)| settings);
+    let model = settings.into_iter().find(|setting| setting.key == "model")?;
+    let by = match (model.source, report.file) {
+        (Source::Environment(variable), _) => format!("the environment variable {variable}"),
+        (Source::File(line), Some(file)) => format!("`model` in {}, line {line}", file.display()),
+        _ => return None,
+    };
+    Some(format!(" (the model is {}, by {by})", model.values.concat()))
+}
+
 /// The commands as a command line is read against them.
 fn definition() -> Command {
     layers::with_negative_numbers(Cli::command())

@@ -51,6 +51,31 @@ fn a_flag_wins_over_the_environment_that_over_the_file_and_that_over_the_default
     assert_eq!(port(&mut with_flag), ("1003".into(), "flag".into()));
 }
 
+/// Nobody looks for a mistake in a model that was chosen elsewhere.
+#[test]
+fn an_error_about_a_model_says_who_chose_it() {
+    let file = config("who-chose", "\n[serve]\nmodel = '/from/file'\n");
+    let nowhere = scratch("who-chose-nowhere").join("nowhere");
+    let by_file = format!("(the model is /from/file, by `model` in {}, line 3)", text(&file));
+    let message = stderr(&mut calla(&["serve", "--port", "0", "--config", text(&file)]), 1);
+    assert!(message.trim_end().ends_with(&by_file), "{message}");
+
+    for command in [&["inspect"][..], &["doctor"], &["tokens", "hi"], &["chat", "hi"], &["bench"]] {
+        let mut with_variable = calla(command);
+        with_variable.env("CALLA_MODEL", &nowhere).env("CALLA_CONFIG", &file);
+        let message = stderr(&mut with_variable, 1);
+        let by_variable = format!(
+            "(the model is {}, by the environment variable CALLA_MODEL)",
+            nowhere.display()
+        );
+        assert!(message.trim_end().ends_with(&by_variable), "{command:?}: {message}");
+    }
+    let mut with_flag = calla(&["chat", "hi", "--model", text(&nowhere)]);
+    with_flag.env("CALLA_MODEL", "/elsewhere");
+    let message = stderr(&mut with_flag, 1);
+    assert!(!message.contains("the model is"), "{message}");
+}
+
 /// What the report says is what the commands do.
 #[test]
 fn commands_run_with_what_the_file_says() {

@@ -19,6 +19,29 @@ fn another_models_tokenizer_is_refused() {
     }
 }
 
+/// What would make every answer fail is found when the model is loaded, with the file's name.
+#[test]
+fn small_files_that_cannot_be_are_named() {
+    let model = scratch("small-files");
+    for (file, content, says) in [
+        ("generation_config.json", r#"{"temperature": -5}"#, "temperature: -5, expected in [0, 2]"),
+        ("generation_config.json", r#"{"eos_token_id": 4096}"#, "4096 is outside the vocabulary"),
+        ("generation_config.json", "[1]", "not a JSON object"),
+        ("tokenizer_config.json", "[1]", "not a JSON object"),
+        ("tokenizer_config.json", "{", "EOF"),
+        ("chat_template.jinja", "{# nothing #}", "makes nothing of a question"),
+        ("chat_template.jinja", "{{ 1 + }}", "line 1"),
+    ] {
+        for entry in fs::read_dir(seedling()).expect("readable").flatten() {
+            fs::copy(entry.path(), model.join(entry.file_name())).expect("copied");
+        }
+        fs::write(model.join(file), content).expect("writable");
+        let message = failure(&["chat", "hi", "--model", text(&model)], 1);
+        let place = if says == "line 1" { "chat template" } else { file };
+        assert!(message.contains(place) && message.contains(says), "{file}: {message}");
+    }
+}
+
 #[test]
 fn a_name_in_a_file_does_not_steer_the_terminal() {
     let model = scratch("escape");

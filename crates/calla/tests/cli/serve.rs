@@ -54,6 +54,17 @@ fn an_empty_key_file_does_not_open_the_door() {
     assert!(message.contains("empty"), "{message}");
 }
 
+#[test]
+fn a_model_that_cannot_be_is_noticed_before_the_port_opens() {
+    let nowhere = scratch("no-model").join("nowhere");
+    let message = failure(&["serve", "--port", "0", "--model", text(&nowhere)], 1);
+    assert!(message.contains(text(&nowhere)) && !message.contains("the model is"), "{message}");
+    assert!(!message.contains("listening"), "{message}");
+    let context = ["serve", "--port", "0", "--max-context", "99999999"];
+    let message = failure(&context, 1);
+    assert!(message.contains("--max-context") && !message.contains("listening"), "{message}");
+}
+
 /// A server on a free port that is ready, and its address.
 fn start(arguments: &[&str]) -> (Child, String) {
     let mut server = calla(&[&["serve", "--port", "0"], arguments].concat())

@@ -128,6 +128,17 @@ fn a_checkpoint_is_not_overwritten_by_mistake() {
     let message = failure(&arguments, 1);
     assert!(message.contains("--force"), "{message}");
     stdout(&[&arguments[..], &["--force"]].concat());
+
+    // Its last step could not put a folder in a link's place.
+    #[cfg(unix)]
+    for target in [model.as_path(), std::path::Path::new("nowhere")] {
+        let link = model.with_file_name("link");
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(target, &link).expect("made");
+        let message = failure(&["synth", "--shape", "tiny", "--force", "--out", text(&link)], 1);
+        assert!(message.contains("is a link"), "{message}");
+        assert!(!model.with_file_name("link.partial").exists() && model.exists());
+    }
 }
 
 /// A run that is killed leaves nothing under the name it was to make.
