@@ -12,6 +12,7 @@ mod batch;
 pub mod cpu;
 pub mod cuda;
 mod histories;
+pub mod profile;
 pub mod reference;
 pub mod select;
 mod self_test;
@@ -19,6 +20,7 @@ mod self_test;
 pub use batch::{Batch, Logits, Row, Wants};
 pub use self_test::KernelCheck;
 
+use self::profile::Profile;
 use crate::{Error, model::Shape};
 
 /// Handle of an open sequence. Never used twice by one backend.
@@ -159,4 +161,21 @@ pub trait Backend: Send {
     /// # Errors
     /// Those of [`Batch::check`], before any sequence is touched.
     fn forward(&mut self, batch: &Batch<'_>, logits: &mut Logits) -> Result<(), Error>;
+
+    /// Notes from now on where the time of [`Backend::forward`] goes, which makes it a little
+    /// slower.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] of a backend that cannot.
+    fn start_profile(&mut self) -> Result<(), Error> {
+        Err(Error::BackendUnavailable {
+            backend: self.description(),
+            problem: "it does not measure where its time goes: choose another".into(),
+        })
+    }
+
+    /// Ends that and says what was measured; nothing when it was not started.
+    fn end_profile(&mut self) -> Option<Profile> {
+        None
+    }
 }

@@ -5,6 +5,7 @@ mod figures;
 mod shape;
 mod weights;
 
+pub(crate) use figures::{ATTEND_FLOP, DELTA_FLOP};
 pub use figures::{Figures, Role, RoleFigures, TensorInfo};
 pub use shape::{AttentionShape, DeltaNetShape, MixerKind, MlpShape, Shape};
 pub use weights::{

@@ -158,6 +158,11 @@ impl Linear {
         self.inputs / self.group
     }
 
+    /// Bytes of one output's elements, scales and biases.
+    pub fn output_bytes(&self) -> usize {
+        self.row_bytes() + 4 * self.groups()
+    }
+
     /// Bytes that a product with this matrix reads.
     pub fn size_bytes(&self) -> usize {
         self.weight.len() + self.scales.len() + self.biases.len()

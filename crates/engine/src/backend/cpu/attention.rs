@@ -7,6 +7,7 @@
 
 use super::{
     Sequences,
+    clock::Worker,
     kernels::{Activations, AttendBlock, Kernels, Running},
     kv::KvHead,
     pass::{Pass, Product, RowPlan},
@@ -15,8 +16,8 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    backend::histories::PAGE_TOKENS,
-    model::{Attention, AttentionShape},
+    backend::{histories::PAGE_TOKENS, profile::Op},
+    model::{ATTEND_FLOP, Attention, AttentionShape},
 };
 
 /// Positions whose softmax is taken together: several pages.
@@ -112,9 +113,9 @@ pub(super) fn attention(
     let all = pass.tokens;
     pass.products(
         [
-            Product::new(&weights.q_proj, &mut scratch.projected),
-            Product::new(&weights.k_proj, &mut scratch.keys),
-            Product::new(&weights.v_proj, &mut scratch.values),
+            Product::new(Op::Qkv, &weights.q_proj, &mut scratch.projected),
+            Product::new(Op::Qkv, &weights.k_proj, &mut scratch.keys),
+            Product::new(Op::Qkv, &weights.v_proj, &mut scratch.values),
         ],
         x,
         all,
@@ -133,7 +134,7 @@ pub(super) fn attention(
     // o_proj
     let width = pass.shape.attention.query_width();
     pass.prepare(&scratch.read[..all.len() * width], width, read);
-    pass.products([Product::new(&weights.o_proj, &mut residual.update)], read, all);
+    pass.products([Product::new(Op::OProj, &weights.o_proj, &mut residual.update)], read, all);
 }
 
 /// Norms and turns queries and keys; keys and values go to their pages.
@@ -150,7 +151,7 @@ fn place_heads(
     let turned = Shared::new(&mut scratch.turned_keys);
     let (projected, keys, values) = (&scratch.projected, &scratch.keys, &scratch.values);
     let (turns, turn_len, places) = (&scratch.turns, scratch.rope.turn_len(), &scratch.places);
-    pass.each_token(|token, _| {
+    pass.each_token(Op::KvWrite, |token, _| {
         let (cos, sin) = turns[token * turn_len..][..turn_len].split_at(turn_len / 2);
         // SAFETY: each task has a token of its own.
         let (queries, turned) = unsafe {
@@ -180,17 +181,18 @@ fn attend_by_token(pass: &mut Pass<'_>, layer: usize, scratch: &mut AttentionScr
     let attend = Attend::new(pass, layer, &scratch.queries, &scratch.projected, &scratch.places);
     let (read, softmax) = (Shared::new(&mut scratch.read), Shared::new(&mut scratch.softmax));
     let kv_heads = attend.shape.kv_heads;
-    pass.pool.run(scratch.places.len() * kv_heads, |task, worker| {
+    pass.pool.run(Op::Attend, scratch.places.len() * kv_heads, |task, worker| {
         let (token, kv_head) = (task / kv_heads, task % kv_heads);
+        let own = 2 * worker.index;
         // SAFETY: each worker has two slots of its own.
-        let (span, total) =
-            unsafe { (attend.slot(softmax, 2 * worker), attend.slot(softmax, 2 * worker + 1)) };
+        let (span, total) = unsafe { (attend.slot(softmax, own), attend.slot(softmax, own + 1)) };
         let mut total = attend.running(total);
         total.clear();
         for start in (0..=attend.places[token].position).step_by(SPAN_TOKENS) {
-            attend.span(token, kv_head, start, span);
+            attend.span(worker, token, kv_head, start, span);
             merge(&mut total, &attend.running(span));
         }
+        worker.at(Op::Merge);
         // SAFETY: each task has a token and a KV head of its own.
         unsafe { attend.finish(token, kv_head, total, read) };
     });
@@ -201,16 +203,16 @@ fn attend_by_span(pass: &mut Pass<'_>, layer: usize, scratch: &mut AttentionScra
     let attend = Attend::new(pass, layer, &scratch.queries, &scratch.projected, &scratch.places);
     let (read, softmax) = (Shared::new(&mut scratch.read), Shared::new(&mut scratch.softmax));
     let (kv_heads, workers, spans) = (attend.shape.kv_heads, pass.pool.workers(), &scratch.spans);
-    pass.pool.run(spans.len() * kv_heads, |task, _| {
+    pass.pool.run(Op::Attend, spans.len() * kv_heads, |task, worker| {
         let Span { token, start } = spans[task / kv_heads];
         // SAFETY: each task has a slot of its own.
         let slot = unsafe { attend.slot(softmax, 2 * workers + task) };
-        attend.span(token, task % kv_heads, start, slot);
+        attend.span(worker, token, task % kv_heads, start, slot);
     });
-    pass.pool.run(scratch.places.len() * kv_heads, |task, worker| {
+    pass.pool.run(Op::Merge, scratch.places.len() * kv_heads, |task, worker| {
         let (token, kv_head) = (task / kv_heads, task % kv_heads);
         // SAFETY: each worker has a slot of its own.
-        let mut total = attend.running(unsafe { attend.slot(softmax, worker) });
+        let mut total = attend.running(unsafe { attend.slot(softmax, worker.index) });
         total.clear();
         let Place { position, first_span, .. } = attend.places[token];
         for span in first_span..=first_span + position / SPAN_TOKENS {
@@ -270,7 +272,14 @@ impl<'a> Attend<'a> {
     }
 
     /// The softmax of a token's query heads over one span, as far as the token sees it.
-    fn span(&self, token: usize, kv_head: usize, start: usize, slot: &mut [f32]) {
+    fn span(
+        &self,
+        worker: Worker<'_>,
+        token: usize,
+        kv_head: usize,
+        start: usize,
+        slot: &mut [f32],
+    ) {
         let (dim, group) = (self.shape.head_dim, self.group());
         let Place { row, position, .. } = self.places[token];
         let pages = &self.sequences.history(self.rows[row].sequence).pages;
@@ -279,6 +288,9 @@ impl<'a> Attend<'a> {
         let mut running = self.running(slot);
         running.clear();
         let end = (start + SPAN_TOKENS).min(position + 1);
+        let elements = (end - start) * dim;
+        let element_bytes = self.sequences.pages().layout().element_bytes;
+        worker.moves(2 * elements * element_bytes, ATTEND_FLOP * elements * group);
         for first in (start..end).step_by(PAGE_TOKENS) {
             let tokens = PAGE_TOKENS.min(end - first);
             // SAFETY: positions up to the token's own are written, by this pass or earlier ones,

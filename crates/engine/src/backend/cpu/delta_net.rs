@@ -6,13 +6,17 @@
 //! tokens of the pass; rows do not depend on each other.
 
 use super::{
+    clock::Worker,
     kernels::{Activations, DeltaStep, Kernels},
     math::{sigmoid, softplus},
     pass::{Pass, Product, RowPlan},
     scratch::{Residual, zeros},
     shared::{Cells, Shared},
 };
-use crate::model::{DeltaNet, DeltaNetShape, Mixer, Shape, Weights};
+use crate::{
+    backend::profile::Op,
+    model::{DELTA_FLOP, DeltaNet, DeltaNetShape, Mixer, Shape, Weights},
+};
 
 /// Rows of a head's state [value_dim, key_dim] that are taken through all tokens at a time:
 /// 16 KB with keys of 128.
@@ -75,10 +79,10 @@ pub(super) fn delta_net(
     let all = pass.tokens;
     pass.products(
         [
-            Product::new(&weights.in_proj_qkv, &mut scratch.qkv),
-            Product::new(&weights.in_proj_z, &mut scratch.z),
-            Product::new(&weights.in_proj_b, &mut scratch.b),
-            Product::new(&weights.in_proj_a, &mut scratch.a),
+            Product::new(Op::InProj, &weights.in_proj_qkv, &mut scratch.qkv),
+            Product::new(Op::InProj, &weights.in_proj_z, &mut scratch.z),
+            Product::new(Op::InProj, &weights.in_proj_b, &mut scratch.b),
+            Product::new(Op::InProj, &weights.in_proj_a, &mut scratch.a),
         ],
         x,
         all,
@@ -101,18 +105,18 @@ pub(super) fn delta_net(
     };
     let sequences = pass.sequences;
     let layout = sequences.state_layout();
-    pass.pool.run(rows.len() * key_heads, |task, _| {
+    pass.pool.run(Op::Conv, rows.len() * key_heads, |task, worker| {
         let (row, key_head) = (&rows[task / key_heads], task % key_heads);
         let state = &sequences.history(row.sequence).state;
         // SAFETY: each task has a sequence and a key head, hence channels and value heads, of its
         // own, in the states as in the scratch.
-        unsafe { head.run(row, key_head, state, layout.layer_at(layer)) };
+        unsafe { head.run(worker, row, key_head, state, layout.layer_at(layer)) };
     });
 
     // out_proj
     let width = pass.shape.delta_net.value_width();
     pass.prepare(&scratch.read[..all.len() * width], width, read);
-    pass.products([Product::new(&weights.out_proj, &mut residual.update)], read, all);
+    pass.products([Product::new(Op::OutProj, &weights.out_proj, &mut residual.update)], read, all);
 }
 
 /// Everything that the tasks of one layer share.
@@ -135,10 +139,18 @@ impl Head<'_> {
     ///
     /// # Safety
     /// Nobody else touches this head's channels, value heads and states of this row.
-    unsafe fn run(&self, row: &RowPlan, key_head: usize, state: &Cells, layer_at: usize) {
+    unsafe fn run(
+        &self,
+        worker: Worker<'_>,
+        row: &RowPlan,
+        key_head: usize,
+        state: &Cells,
+        layer_at: usize,
+    ) {
         let shape = &self.shape.delta_net;
         let conv_at = layer_at + shape.state_len();
         let heads_a_key = shape.value_heads / shape.key_heads;
+        let elements = shape.value_dim * shape.key_dim;
         let runs = [
             (key_head * shape.key_dim, shape.key_dim),
             (shape.key_width() + key_head * shape.key_dim, shape.key_dim),
@@ -166,8 +178,13 @@ impl Head<'_> {
         for value_head in key_head * heads_a_key..(key_head + 1) * heads_a_key {
             // SAFETY: passed on from the caller.
             unsafe {
+                worker.at(Op::Gates);
                 self.open_gates(row, value_head);
+                worker.at(Op::State);
+                worker.moves(2 * elements * size_of::<f32>(), DELTA_FLOP * elements * row.len);
                 self.advance(row, key_head, value_head, state, layer_at);
+                worker.at(Op::GatedNorm);
+                self.gate(row, value_head);
             }
         }
     }
@@ -226,7 +243,7 @@ impl Head<'_> {
         }
     }
 
-    /// Takes one value head's state through the row's tokens and gates what it gives.
+    /// Takes one value head's state through the row's tokens.
     ///
     /// # Safety
     /// Nobody else touches this value head and its state.
@@ -265,6 +282,15 @@ impl Head<'_> {
                 self.kernels.delta_step(&step, state, raw);
             }
         }
+    }
+
+    /// Norms and gates what a value head's state gave.
+    ///
+    /// # Safety
+    /// Nobody else touches this value head.
+    unsafe fn gate(&self, row: &RowPlan, value_head: usize) {
+        let shape = &self.shape.delta_net;
+        let (heads, value_dim) = (shape.value_heads, shape.value_dim);
         for token in row.first..row.first + row.len {
             let at = (token * heads + value_head) * value_dim;
             // SAFETY: passed on from the caller.

@@ -12,7 +12,7 @@ use super::{
     scratch::{MlpScratch, Scratch},
 };
 use crate::{
-    backend::Batch,
+    backend::{Batch, profile::Stage},
     model::{Mixer, Mlp},
 };
 
@@ -23,6 +23,7 @@ impl Cpu {
         batch: &Batch<'_>,
         logits: &mut [f32], // [wanted, vocab]
     ) {
+        self.pool.begin_pass(Stage::Embed);
         self.plan(batch);
         let scratch = &mut self.scratch;
         let mut pass = Pass {
@@ -43,6 +44,10 @@ impl Cpu {
         let (mut delta_nets, mut attentions) = (0, 0);
         for layer in &self.weights.layers {
             // delta_net or attention
+            pass.pool.enter_stage(match layer.mixer {
+                Mixer::DeltaNet(_) => Stage::DeltaNet,
+                Mixer::Attention(_) => Stage::Attention,
+            });
             pass.add_and_norm(residual, &layer.input_norm, all, normed);
             match &layer.mixer {
                 Mixer::DeltaNet(weights) => {
@@ -58,6 +63,10 @@ impl Cpu {
             }
 
             // moe or mlp
+            pass.pool.enter_stage(match layer.mlp {
+                Mlp::Moe(_) => Stage::Moe,
+                Mlp::Dense(_) => Stage::Mlp,
+            });
             pass.add_and_norm(residual, &layer.post_norm, all, normed);
             match (&layer.mlp, &mut scratch.mlp) {
                 (Mlp::Moe(weights), MlpScratch::Moe(scratch)) => {
@@ -73,11 +82,13 @@ impl Cpu {
         }
 
         // head
+        pass.pool.enter_stage(Stage::Head);
         head(&mut pass, &self.weights, &scratch.wanted, residual, normed, logits);
 
         for row in &self.scratch.rows {
             self.sequences.history_mut(row.sequence).len += row.len;
         }
+        self.pool.end_pass();
     }
 
     /// Notes where the batch's rows and the tokens that want logits stand.

@@ -5,7 +5,7 @@ use super::{
     pass::{Pass, Product},
     scratch::Residual,
 };
-use crate::model::Weights;
+use crate::{backend::profile::Op, model::Weights};
 
 /// Writes the logits of the wanted tokens.
 pub(super) fn head(
@@ -21,5 +21,5 @@ pub(super) fn head(
     }
     pass.add_and_norm(residual, &weights.norm, wanted, x);
     let rows = &pass.tokens[..wanted.len()];
-    pass.products([Product::new(&weights.head, logits)], x, rows);
+    pass.products([Product::new(Op::Logits, &weights.head, logits)], x, rows);
 }

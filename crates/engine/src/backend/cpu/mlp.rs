@@ -6,7 +6,7 @@ use super::{
     scratch::{Residual, zeros},
     shared::Shared,
 };
-use crate::model::Swiglu;
+use crate::{backend::profile::Op, model::Swiglu};
 
 /// Intermediate results of a SwiGLU of all tokens.
 pub(super) struct SwigluScratch {
@@ -31,7 +31,7 @@ impl SwigluScratch {
         let (width, kernels) = (self.width, pass.kernels);
         self.inner.reset(pass.tokens.len(), width);
         let (gate, up, inner) = (Shared::new(&mut self.gate), &self.up, &self.inner);
-        pass.each_token(|token, _| {
+        pass.each_token(Op::Activate, |token, _| {
             // SAFETY: each task has a token of its own.
             let gate = unsafe { gate.part(token * width, width) };
             kernels.silu_mul(gate, &up[token * width..][..width]);
@@ -50,10 +50,10 @@ pub(super) fn mlp(
     residual: &mut Residual,
 ) {
     let all = pass.tokens;
-    let gate = Product::new(&weights.gate, &mut scratch.gate);
-    let up = Product::new(&weights.up, &mut scratch.up);
+    let gate = Product::new(Op::GateUp, &weights.gate, &mut scratch.gate);
+    let up = Product::new(Op::GateUp, &weights.up, &mut scratch.up);
     pass.products([gate, up], x, all);
     scratch.activate(pass);
-    let down = Product::new(&weights.down, &mut residual.update);
+    let down = Product::new(Op::Down, &weights.down, &mut residual.update);
     pass.products([down], &scratch.inner, all);
 }

@@ -13,6 +13,7 @@
 //! inputs, attention along spans anchored at absolute positions, experts in a token's own order.
 
 mod attention;
+mod clock;
 mod delta_net;
 mod embed;
 mod forward;
@@ -35,6 +36,7 @@ use super::{
     Backend, BackendOptions, Batch, Footprint, Logits, Precision, SequenceBytes, SequenceId,
     SnapshotId,
     histories::{KvLayout, Sequences as Histories, StateLayout, bytes_for},
+    profile::Profile,
 };
 use crate::{
     Error,
@@ -169,6 +171,15 @@ impl Backend for Cpu {
         let out = logits.resize(batch.logit_rows(), self.shape.vocab);
         self.run(batch, out);
         Ok(())
+    }
+
+    fn start_profile(&mut self) -> Result<(), Error> {
+        self.pool.start_profile();
+        Ok(())
+    }
+
+    fn end_profile(&mut self) -> Option<Profile> {
+        self.pool.end_profile()
     }
 }
 

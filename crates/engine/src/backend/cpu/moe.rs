@@ -15,7 +15,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    backend::Precision,
+    backend::{Precision, profile::Op},
     model::{MlpShape, Moe, Shape},
 };
 
@@ -81,10 +81,10 @@ pub(super) fn moe(
     let all = pass.tokens;
     pass.products(
         [
-            Product::new(&weights.router, &mut scratch.router),
-            Product::new(&weights.shared_gate, &mut scratch.shared_gate),
-            Product::new(&weights.shared.gate, &mut scratch.shared.gate),
-            Product::new(&weights.shared.up, &mut scratch.shared.up),
+            Product::new(Op::Router, &weights.router, &mut scratch.router),
+            Product::new(Op::Router, &weights.shared_gate, &mut scratch.shared_gate),
+            Product::new(Op::SharedExpert, &weights.shared.gate, &mut scratch.shared.gate),
+            Product::new(Op::SharedExpert, &weights.shared.up, &mut scratch.shared.up),
         ],
         x,
         all,
@@ -110,7 +110,7 @@ fn choose(pass: &mut Pass<'_>, scratch: &mut MoeScratch) {
         (pass.kernels, scratch.experts_per_token, scratch.renormalise);
     let experts = scratch.plan.experts();
     let (router, chosen) = (Shared::new(&mut scratch.router), Shared::new(&mut scratch.chosen));
-    pass.each_token(|token, _| {
+    pass.each_token(Op::Choose, |token, _| {
         // SAFETY: each task has a token of its own.
         let (probabilities, chosen) =
             unsafe { (router.part(token * experts, experts), chosen.part(token * count, count)) };
@@ -144,17 +144,19 @@ fn gate_and_up(pass: &mut Pass<'_>, weights: &Moe, x: &Activations, scratch: &mu
     let (kernels, plan) = (pass.kernels, &scratch.plan);
     let (gate, up) = (Shared::new(&mut scratch.gate), Shared::new(&mut scratch.up));
     let blocks = Product::tasks(&weights.experts.gate[0]);
-    pass.pool.run(plan.busy.len() * blocks, |task, _| {
+    pass.pool.run(Op::ExpertsGateUp, plan.busy.len() * blocks, |task, worker| {
         let (expert, block) = (plan.busy[task / blocks], task % blocks);
         let (visits, tokens) = plan.visits(expert);
-        let product = |matrix, y| Product { matrix, y, stride: matrix.outputs };
+        let op = Op::ExpertsGateUp;
+        let product = |matrix, y| Product { op, matrix, y, stride: matrix.outputs };
         let gates = product(&weights.experts.gate[expert], gate);
         let ups = product(&weights.experts.up[expert], up);
         // SAFETY: each task has outputs and visits of its own, in both products.
         unsafe {
-            gates.run(kernels, x, tokens, visits.start, block);
-            ups.run(kernels, x, tokens, visits.start, block);
+            gates.run(worker, kernels, x, tokens, visits.start, block);
+            ups.run(worker, kernels, x, tokens, visits.start, block);
         }
+        worker.at(Op::Activate);
         let outputs = Product::outputs(gates.matrix, block);
         for visit in visits {
             let at = visit * gates.matrix.outputs + outputs.start;
@@ -170,20 +172,20 @@ fn down(pass: &mut Pass<'_>, weights: &Moe, scratch: &mut MoeScratch) {
     let (kernels, plan, tokens) = (pass.kernels, &scratch.plan, pass.tokens);
     let (inner, shared_inner) = (&scratch.inner, &scratch.shared.inner);
     let out = Shared::new(&mut scratch.out);
-    let shared = Product::new(&weights.shared.down, &mut scratch.shared_out);
+    let shared = Product::new(Op::SharedExpert, &weights.shared.down, &mut scratch.shared_out);
     let blocks = Product::tasks(&weights.shared.down);
-    pass.pool.run((plan.busy.len() + 1) * blocks, |task, _| {
+    pass.pool.run(Op::ExpertsDown, (plan.busy.len() + 1) * blocks, |task, worker| {
         let (place, block) = (task / blocks, task % blocks);
         let Some(&expert) = plan.busy.get(place) else {
             // SAFETY: each task has outputs of its own.
-            return unsafe { shared.run(kernels, shared_inner, tokens, 0, block) };
+            return unsafe { shared.run(worker, kernels, shared_inner, tokens, 0, block) };
         };
         let (visits, _) = plan.visits(expert);
         let matrix = &weights.experts.down[expert];
-        let product = Product { matrix, y: out, stride: matrix.outputs };
+        let product = Product { op: Op::ExpertsDown, matrix, y: out, stride: matrix.outputs };
         let rows = &plan.numbers[visits.clone()];
         // SAFETY: each task has outputs and visits of its own.
-        unsafe { product.run(kernels, inner, rows, visits.start, block) };
+        unsafe { product.run(worker, kernels, inner, rows, visits.start, block) };
     });
 }
 
@@ -192,7 +194,7 @@ fn combine(pass: &mut Pass<'_>, scratch: &mut MoeScratch, residual: &mut Residua
     let (hidden, kernels, count) = (pass.shape.hidden, pass.kernels, scratch.experts_per_token);
     let update = Shared::new(&mut residual.update);
     let scratch = &*scratch;
-    pass.each_token(|token, _| {
+    pass.each_token(Op::Combine, |token, _| {
         // SAFETY: each task has a token of its own.
         let y = unsafe { update.part(token * hidden, hidden) };
         y.fill(0.0);

@@ -5,12 +5,16 @@ use std::ops::Range;
 
 use super::{
     Sequences,
+    clock::Worker,
     kernels::{Activations, Kernels},
     pool::Pool,
     scratch::Residual,
     shared::Shared,
 };
-use crate::model::{Linear, Shape};
+use crate::{
+    backend::profile::Op,
+    model::{Linear, Shape},
+};
 
 /// Outputs of a product that one task computes. Half as many cost 8 % of a decoded token (a
 /// worker that jumps to other rows waits for memory), more leave the last task's worker alone.
@@ -42,6 +46,7 @@ pub(super) struct RowPlan {
 
 /// One matrix of a job: `y[row, output] = Σ_i matrix[output, i] * x[row, i]`.
 pub(super) struct Product<'a> {
+    pub op: Op,
     pub matrix: &'a Linear,
     pub y: Shared<'a, f32>, // [rows, stride]
     pub stride: usize,
@@ -49,8 +54,8 @@ pub(super) struct Product<'a> {
 
 impl<'a> Product<'a> {
     /// A product whose results stand in rows of the matrix's own width.
-    pub(super) fn new(matrix: &'a Linear, y: &'a mut [f32]) -> Self {
-        Self { matrix, y: Shared::new(y), stride: matrix.outputs }
+    pub(super) fn new(op: Op, matrix: &'a Linear, y: &'a mut [f32]) -> Self {
+        Self { op, matrix, y: Shared::new(y), stride: matrix.outputs }
     }
 
     /// Tasks that it is cut into.
@@ -71,6 +76,7 @@ impl<'a> Product<'a> {
     /// Nobody else touches these outputs of these rows.
     pub(super) unsafe fn run(
         &self,
+        worker: Worker<'_>,
         kernels: &Kernels,
         x: &Activations,
         rows: &[u32],
@@ -79,6 +85,11 @@ impl<'a> Product<'a> {
     ) {
         let y = self.y.pointer(y_row * self.stride, rows.len() * self.stride);
         let outputs = Self::outputs(self.matrix, task);
+        worker.at(self.op);
+        worker.moves(
+            outputs.len() * self.matrix.output_bytes(),
+            2 * outputs.len() * self.matrix.inputs * rows.len(),
+        );
         // SAFETY: `pointer` has checked the reach; the caller keeps others away.
         unsafe { kernels.matmul(self.matrix, x, rows, outputs, y, self.stride) };
     }
@@ -86,8 +97,8 @@ impl<'a> Product<'a> {
 
 impl Pass<'_> {
     /// Calls `work(token, worker)` for every token of the batch.
-    pub(super) fn each_token(&mut self, work: impl Fn(usize, usize) + Sync) {
-        self.pool.run(self.tokens.len(), work);
+    pub(super) fn each_token(&mut self, op: Op, work: impl Fn(usize, Worker<'_>) + Sync) {
+        self.pool.run(op, self.tokens.len(), work);
     }
 
     /// Products of several matrices with the same activations, as one job.
@@ -102,12 +113,12 @@ impl Pass<'_> {
         }
         let kernels = self.kernels;
         let tasks = products.iter().map(|product| Product::tasks(product.matrix)).sum();
-        self.pool.run(tasks, |mut task, _| {
+        self.pool.run(products[0].op, tasks, |mut task, worker| {
             for product in &products {
                 let own = Product::tasks(product.matrix);
                 if task < own {
                     // SAFETY: each task has outputs of its own.
-                    unsafe { product.run(kernels, x, rows, 0, task) };
+                    unsafe { product.run(worker, kernels, x, rows, 0, task) };
                     return;
                 }
                 task -= own;
@@ -130,11 +141,12 @@ impl Pass<'_> {
         let x = Shared::new(&mut residual.x);
         let normed = Shared::new(&mut residual.normed);
         let update = &residual.update;
-        self.pool.run(tokens.len(), |row, worker| {
+        self.pool.run(Op::Norm, tokens.len(), |row, worker| {
             let token = tokens[row] as usize;
             // SAFETY: each task has a token of its own, each worker a row of `normed`.
-            let (x, normed) =
-                unsafe { (x.part(token * hidden, hidden), normed.part(worker * hidden, hidden)) };
+            let (x, normed) = unsafe {
+                (x.part(token * hidden, hidden), normed.part(worker.index * hidden, hidden))
+            };
             kernels.add(x, &update[token * hidden..][..hidden]);
             kernels.rms_norm(x, gain, eps, normed);
             // SAFETY: each task has an activation row of its own.
@@ -152,7 +164,7 @@ impl Pass<'_> {
         let rows = x.len() / inputs;
         activations.reset(rows, inputs);
         let (activations, kernels) = (&*activations, self.kernels);
-        self.pool.run(rows, |row, _| {
+        self.pool.run(Op::Round, rows, |row, _| {
             // SAFETY: each task has an activation row of its own.
             unsafe { kernels.prepare(activations, row, &x[row * inputs..][..inputs]) };
         });

@@ -4,6 +4,8 @@
 //! not cost a system call: workers spin for a bounded time after each job and only then park.
 //! The caller never waits for a worker that has not started: it shuts the gate when the tasks
 //! are used up, and whoever comes late finds it shut.
+//!
+//! Every job says which op it is, for the workers' clocks while a profile is taken.
 
 use std::{
     any::Any,
@@ -17,6 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::clock::{Clocks, Worker};
+use crate::backend::profile::{Op, Profile, Stage};
+
 /// How long a worker spins for the next job before it parks: longer than any gap between the
 /// stages of a forward pass and than sampling a token, short enough that an idle server is idle.
 const SPIN: Duration = Duration::from_micros(150);
@@ -28,6 +33,9 @@ const SPINS_PER_CHECK: u32 = 128;
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    stage: Stage,
+    /// Whether a profile is being taken.
+    profiled: bool,
 }
 
 impl Pool {
@@ -38,7 +46,8 @@ impl Pool {
     /// When the operating system refuses a thread.
     pub(crate) fn new(threads: Option<usize>) -> std::io::Result<Self> {
         let workers = threads.unwrap_or_else(threads_allowed).max(1);
-        let mut pool = Self { shared: Arc::new(Shared::new()), threads: Vec::new() };
+        let shared = Arc::new(Shared::new(workers));
+        let mut pool = Self { shared, threads: Vec::new(), stage: Stage::Embed, profiled: false };
         for worker in 1..workers {
             let shared = Arc::clone(&pool.shared);
             let name = format!("calla-cpu-{worker}");
@@ -58,23 +67,66 @@ impl Pool {
     ///
     /// # Panics
     /// When a task panics: with its payload, after every worker has left the job.
-    pub(crate) fn run<F: Fn(usize, usize) + Sync>(&mut self, tasks: usize, work: F) {
+    pub(crate) fn run<F>(&mut self, op: Op, tasks: usize, work: F)
+    where
+        F: Fn(usize, Worker<'_>) + Sync,
+    {
+        let caller = self.shared.clocks.worker(0, self.stage, self.profiled);
         if tasks <= 1 || self.threads.is_empty() {
-            (0..tasks).for_each(|task| work(task, 0));
+            for task in 0..tasks {
+                caller.at(op);
+                work(task, caller);
+            }
+            caller.at(Op::Alone);
             return;
         }
+        let job = Job { stage: self.stage, profiled: self.profiled, ..Job::new(op, &work, tasks) };
         // SAFETY: `&mut self` and the shut gate mean that nobody reads the job now. `job` points
         // to `work`, which outlives the job: the gate is shut and all workers have left below.
-        unsafe { *self.shared.job.get() = Job::new(&work, tasks) };
+        unsafe { *self.shared.job.get() = job };
         self.shared.open_gate();
-        let own = catch_unwind(AssertUnwindSafe(|| self.shared.work_off(&work, tasks, 0)));
+        let own = catch_unwind(AssertUnwindSafe(|| self.shared.work_off(op, &work, tasks, caller)));
         if own.is_err() {
             self.shared.next.0.store(tasks, Ordering::Relaxed);
         }
+        caller.at(Op::Idle);
         self.shared.shut_gate();
+        caller.at(Op::Alone);
         let theirs = self.shared.panic().take();
         if let Some(payload) = own.err().or(theirs) {
             resume_unwind(payload);
+        }
+    }
+
+    /// Jobs that follow belong to this stage.
+    pub(crate) fn enter_stage(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.shared.clocks.worker(0, stage, self.profiled).at(Op::Alone);
+    }
+
+    /// Measures where time goes from now on.
+    pub(crate) fn start_profile(&mut self) {
+        self.shared.clocks.reset();
+        self.profiled = true;
+    }
+
+    /// Ends it: what was measured, if [`Pool::start_profile`] was called.
+    pub(crate) fn end_profile(&mut self) -> Option<Profile> {
+        std::mem::take(&mut self.profiled).then(|| self.shared.clocks.profile())
+    }
+
+    /// A forward pass begins.
+    pub(crate) fn begin_pass(&mut self, stage: Stage) {
+        self.stage = stage;
+        if self.profiled {
+            self.shared.clocks.begin(stage);
+        }
+    }
+
+    /// The pass has ended.
+    pub(crate) fn end_pass(&mut self) {
+        if self.profiled {
+            self.shared.clocks.end();
         }
     }
 }
@@ -100,30 +152,38 @@ pub(crate) fn threads_allowed() -> usize {
 #[derive(Clone, Copy)]
 struct Job {
     /// Takes tasks until none is left; `None` tells the workers to end.
-    enter: Option<unsafe fn(&Shared, *const (), usize, usize)>,
+    enter: Option<unsafe fn(&Shared, &Job, usize)>,
     work: *const (),
     tasks: usize,
+    op: Op,
+    stage: Stage,
+    profiled: bool,
 }
 
 impl Job {
-    const STOP: Job = Job { enter: None, work: std::ptr::null(), tasks: 0 };
+    const STOP: Job = Job {
+        enter: None,
+        work: std::ptr::null(),
+        tasks: 0,
+        op: Op::Alone,
+        stage: Stage::Embed,
+        profiled: false,
+    };
 
-    fn new<F: Fn(usize, usize) + Sync>(work: &F, tasks: usize) -> Self {
-        Self { enter: Some(enter::<F>), work: std::ptr::from_ref(work).cast(), tasks }
+    fn new<F: Fn(usize, Worker<'_>) + Sync>(op: Op, work: &F, tasks: usize) -> Self {
+        let work = std::ptr::from_ref(work).cast();
+        Self { enter: Some(enter::<F>), work, tasks, op, ..Self::STOP }
     }
 }
 
 /// # Safety
-/// `work` points to an `F` that lives until the gate is shut and all have left.
-unsafe fn enter<F: Fn(usize, usize) + Sync>(
-    shared: &Shared,
-    work: *const (),
-    tasks: usize,
-    worker: usize,
-) {
+/// The job's `work` points to an `F` that lives until the gate is shut and all have left.
+unsafe fn enter<F: Fn(usize, Worker<'_>) + Sync>(shared: &Shared, job: &Job, index: usize) {
     // SAFETY: promised by the caller; `F: Sync` allows the sharing.
-    let work = unsafe { &*work.cast::<F>() };
-    shared.work_off(work, tasks, worker);
+    let work = unsafe { &*job.work.cast::<F>() };
+    let worker = shared.clocks.worker(index, job.stage, job.profiled);
+    shared.work_off(job.op, work, job.tasks, worker);
+    worker.leave();
 }
 
 /// A cache line of its own for a value that several cores write.
@@ -137,6 +197,7 @@ struct Shared {
     next: Line<AtomicUsize>,
     /// Written while the gate is shut, read by workers inside.
     job: UnsafeCell<Job>,
+    clocks: Clocks,
     /// First panic of a worker in the present job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     /// Workers that are parked or about to park.
@@ -156,8 +217,9 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 impl Shared {
-    fn new() -> Self {
+    fn new(workers: usize) -> Self {
         Self {
+            clocks: Clocks::new(workers),
             gate: Line(AtomicU64::new(SHUT)),
             next: Line(AtomicUsize::new(0)),
             job: UnsafeCell::new(Job::STOP),
@@ -193,12 +255,16 @@ impl Shared {
         }
     }
 
-    fn work_off<F: Fn(usize, usize) + Sync>(&self, work: &F, tasks: usize, worker: usize) {
+    fn work_off<F>(&self, op: Op, work: &F, tasks: usize, worker: Worker<'_>)
+    where
+        F: Fn(usize, Worker<'_>) + Sync,
+    {
         loop {
             let task = self.next.0.fetch_add(1, Ordering::Relaxed);
             if task >= tasks {
                 return;
             }
+            worker.at(op);
             work(task, worker);
         }
     }
@@ -217,7 +283,7 @@ impl Shared {
             let Some(enter) = job.enter else { return };
             // SAFETY: `run` keeps the closure alive until we have left.
             let result = catch_unwind(AssertUnwindSafe(|| unsafe {
-                enter(self, job.work, job.tasks, worker);
+                enter(self, &job, worker);
             }));
             if let Err(payload) = result {
                 self.next.0.store(job.tasks, Ordering::Relaxed);
@@ -283,6 +349,8 @@ impl Shared {
 mod tests {
     use super::*;
 
+    const OP: Op = Op::Norm;
+
     fn pool(threads: usize) -> Pool {
         Pool::new(Some(threads)).expect("threads for a test")
     }
@@ -294,8 +362,8 @@ mod tests {
             assert_eq!(pool.workers(), threads);
             for tasks in [0, 1, 2, 7, 1000] {
                 let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
-                pool.run(tasks, |task, worker| {
-                    assert!(worker < threads);
+                pool.run(OP, tasks, |task, worker| {
+                    assert!(worker.index < threads);
                     counts[task].fetch_add(1, Ordering::Relaxed);
                 });
                 assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
@@ -310,7 +378,7 @@ mod tests {
         let mut expected = 0;
         for run in 0..20_000 {
             let tasks = run % 5;
-            pool.run(tasks, |task, _| {
+            pool.run(OP, tasks, |task, _| {
                 total.fetch_add(task + 1, Ordering::Relaxed);
             });
             expected += tasks * (tasks + 1) / 2;
@@ -327,7 +395,7 @@ mod tests {
             }
             // Two tasks that wait for each other: both workers must take part.
             let arrived = AtomicUsize::new(0);
-            pool.run(2, |_, _| {
+            pool.run(OP, 2, |_, _| {
                 arrived.fetch_add(1, Ordering::SeqCst);
                 while arrived.load(Ordering::SeqCst) < 2 {
                     thread::yield_now();
@@ -341,14 +409,14 @@ mod tests {
         let mut pool = pool(3);
         for bad in [0, 1, 49] {
             let result = catch_unwind(AssertUnwindSafe(|| {
-                pool.run(50, |task, _| assert_ne!(task, bad, "task {bad} fails"));
+                pool.run(OP, 50, |task, _| assert_ne!(task, bad, "task {bad} fails"));
             }));
             let payload = result.expect_err("the panic is raised again");
             let text = payload.downcast_ref::<String>().expect("a formatted message");
             assert!(text.contains(&format!("task {bad} fails")), "{text}");
         }
         let ran = AtomicUsize::new(0);
-        pool.run(50, |_, _| {
+        pool.run(OP, 50, |_, _| {
             ran.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(ran.load(Ordering::Relaxed), 50);
@@ -359,14 +427,49 @@ mod tests {
         let mut pool = pool(2);
         let result = catch_unwind(AssertUnwindSafe(|| {
             let arrived = AtomicUsize::new(0);
-            pool.run(2, |_, worker| {
+            pool.run(OP, 2, |_, worker| {
                 arrived.fetch_add(1, Ordering::SeqCst);
                 while arrived.load(Ordering::SeqCst) < 2 {
                     thread::yield_now();
                 }
-                assert_eq!(worker, 0, "only the spawned worker fails");
+                assert_eq!(worker.index, 0, "only the spawned worker fails");
             });
         }));
         assert!(result.is_err());
+    }
+    #[test]
+    fn clocks_tell_work_from_waiting_and_stop_with_the_job() {
+        const STAGE: Stage = Stage::Head;
+        let mut pool = pool(2);
+        pool.start_profile();
+        pool.begin_pass(STAGE);
+        let shared = Arc::clone(&pool.shared);
+        let waits_for = |worker, place| {
+            let start = Instant::now();
+            while !shared.clocks.is_at(worker, place) {
+                assert!(start.elapsed() < Duration::from_secs(60), "{worker} never at {place:?}");
+                thread::yield_now();
+            }
+        };
+        assert!(shared.clocks.is_at(0, Some((STAGE, Op::Alone))));
+        // One task each: the caller's ends first, and the other worker's sees it wait.
+        pool.run(OP, 2, |_, worker| match worker.index {
+            0 => waits_for(1, Some((STAGE, Op::Attend))),
+            _ => {
+                worker.at(Op::Attend);
+                waits_for(0, Some((STAGE, Op::Idle)));
+            }
+        });
+        assert!(shared.clocks.is_at(0, Some((STAGE, Op::Alone))));
+        assert!(shared.clocks.is_at(1, None), "it has left the job");
+        pool.end_pass();
+        assert!(shared.clocks.is_at(0, None));
+        // Each task begins at its job's op again.
+        pool.begin_pass(STAGE);
+        pool.run(OP, 50, |_, worker| {
+            assert!(shared.clocks.is_at(worker.index, Some((STAGE, OP))));
+            worker.at(Op::Attend);
+        });
+        pool.end_pass();
     }
 }
