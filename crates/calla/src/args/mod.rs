@@ -202,6 +202,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "3")]
     #[arg(value_parser = count())]
     pub(crate) repetitions: NonZeroUsize,
+    /// Show where the time of one more run goes, by stage and op
+    #[arg(long)]
+    pub(crate) profile: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -4,8 +4,9 @@
 
 use std::time::Instant;
 
-use calla_engine::backend::{Backend, Batch, Logits, Row, SequenceId, Wants};
+use calla_engine::backend::{Backend, Batch, Logits, Row, SequenceId, Wants, profile::Profile};
 
+use super::profile::{Phase, Phases};
 use crate::error::Error;
 
 /// Tokens in a digest, the one that ends the prefill included.
@@ -95,6 +96,39 @@ fn sample(
         decode_tok_s: steps as f64 / decode_s,
         digest: digest(&generated[..DIGEST_TOKENS]),
     })
+}
+
+/// Where the time of one more run goes.
+pub(super) fn profile(
+    backend: &mut dyn Backend,
+    context: usize,
+    steps: usize,
+) -> Result<Phases, Error> {
+    let prompt = prompt(context, backend.shape().vocab);
+    let mut logits = Logits::new();
+    let sequence = backend.open(tokens_max(context, steps))?;
+    let mut token = 0;
+    let prefill = profiled(backend, |backend| {
+        token = prefill(backend, sequence, &prompt, &mut logits)?;
+        Ok(())
+    })?;
+    let decode = profiled(backend, |backend| {
+        for _ in 0..steps {
+            token = step(backend, sequence, token, &mut logits)?;
+        }
+        Ok(())
+    })?;
+    backend.close(sequence)?;
+    Ok(Phases { prefill: Phase::new(&prefill, context), decode: Phase::new(&decode, steps) })
+}
+
+fn profiled(
+    backend: &mut dyn Backend,
+    run: impl FnOnce(&mut dyn Backend) -> Result<(), Error>,
+) -> Result<Profile, Error> {
+    backend.start_profile()?;
+    run(backend)?;
+    Ok(backend.end_profile().expect("it was started"))
 }
 
 /// Tokens of a sequence at the end of a run.

@@ -1,6 +1,7 @@
 //! `calla bench`: how fast, how near to what the memory allows, and the same tokens every time.
 
 mod measure;
+mod profile;
 
 use std::fmt::Write as _;
 
@@ -14,7 +15,7 @@ use crate::{
     model, output, version,
 };
 
-use self::measure::Sample;
+use self::{measure::Sample, profile::Phases};
 
 pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
     let mut contexts = Vec::new();
@@ -23,6 +24,11 @@ pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
         let tokens = contexts.iter().map(|&context| measure::tokens_max(context, args.steps.get()));
         Ok(Demand { tokens: tokens.max().map(|most| (most, "contexts")), cache_bytes: 0 })
     })?;
+    if args.profile {
+        // Whoever cannot says so before anything is measured.
+        loaded.backend.start_profile()?;
+        loaded.backend.end_profile();
+    }
     let machine = Machine::here(args.backend.device.options().threads);
     let read_bytes_s =
         loaded.backend.memory_bytes_s().unwrap_or_else(|| machine::read_bytes_s(machine.threads));
@@ -44,7 +50,11 @@ pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
         let backend = loaded.backend.as_mut();
         let samples = measure::context(backend, context, report.steps, report.repetitions)?;
         let token_bytes = figures.decode_bytes(backend.bytes_for(context + report.steps / 2));
-        report.runs.push(Run::new(context, &samples, token_bytes, read_bytes_s));
+        let mut run = Run::new(context, &samples, token_bytes, read_bytes_s);
+        if args.profile {
+            run.profile = Some(measure::profile(backend, context, report.steps)?);
+        }
+        report.runs.push(run);
         changed = changed.or(changed_digest(context, &samples));
         report.resident_anonymous_bytes = machine::resident_anonymous_bytes();
     }
@@ -101,6 +111,9 @@ struct Run {
     /// Time that these bytes take at the measured bandwidth, over the time a token took.
     floor_share: f64,
     digest: String,
+    /// Of one more run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<Phases>,
 }
 
 impl Run {
@@ -118,6 +131,7 @@ impl Run {
             token_bytes,
             floor_share: token_bytes as f64 / read_bytes_s * decode.median,
             digest: samples[0].digest_hex(),
+            profile: None,
         }
     }
 }
@@ -151,6 +165,12 @@ impl Report {
                 run.digest,
             )
             .expect(STRING_GROWS);
+        }
+        for run in &self.runs {
+            if let Some(Phases { prefill, decode }) = &run.profile {
+                prefill.write("prefill", run.context, &mut text);
+                decode.write("decode", run.context, &mut text);
+            }
         }
         text
     }

@@ -60,6 +60,50 @@ fn the_table_of_a_benchmark_names_its_columns() {
 }
 
 #[test]
+fn a_profile_explains_the_whole_time_of_both_phases() {
+    let model = tiny("moe_base");
+    let arguments = ["bench", "--model", text(&model), "--contexts", "70", "--profile"];
+    let short = ["--steps", "3", "--repetitions", "1"];
+    let report = json(&[&arguments[..], &short, &["--json"]].concat());
+    for (phase, tokens) in [("prefill", 70), ("decode", 3)] {
+        let profile = &report["runs"][0]["profile"][phase];
+        assert_eq!(profile["tokens"], tokens);
+        let seconds = |value: &serde_json::Value| value["seconds"].as_f64().expect("a number");
+        let list = |value: &serde_json::Value, field: &str| {
+            value[field].as_array().expect("a list").clone()
+        };
+        let stages = list(profile, "stages");
+        let names: Vec<_> = stages.iter().map(|stage| stage["stage"].as_str()).collect();
+        let expected = ["embed", "delta_net", "attention", "moe", "head"];
+        assert_eq!(names, expected.map(Some), "{profile}");
+        let total: f64 = stages.iter().map(seconds).sum();
+        assert!((total / seconds(profile) - 1.0).abs() < 1e-6, "{profile}");
+        for stage in &stages {
+            let total: f64 = list(stage, "ops").iter().map(seconds).sum();
+            assert!((total / seconds(stage) - 1.0).abs() < 1e-6, "{stage}");
+        }
+        let experts = list(&stages[3], "ops");
+        let experts = experts.iter().find(|op| op["op"] == "experts_down").expect("it ran");
+        assert!(experts["gb_s"].is_number() && experts["gflop_s"].is_number(), "{experts}");
+    }
+
+    let table = stdout(&[&arguments[..], &short].concat());
+    for word in ["prefill at 70", "decode at 70", "experts_gate_up", "idle", "GFLOP/s"] {
+        assert!(table.contains(word), "{word} is missing from\n{table}");
+    }
+    let plain = json(&[&arguments[..5], &short, &["--json"]].concat());
+    assert!(plain["runs"][0].get("profile").is_none(), "{plain}");
+}
+
+#[test]
+fn a_backend_without_clocks_refuses_a_profile_before_anything_is_measured() {
+    let model = tiny("dense");
+    let arguments = ["bench", "--model", text(&model), "--backend", "reference", "--profile"];
+    let message = failure(&arguments, 1);
+    assert!(message.contains("reference") && message.contains("choose another"), "{message}");
+}
+
+#[test]
 fn a_context_that_does_not_fit_is_refused_before_anything_is_measured() {
     let model = tiny("dense");
     let arguments = ["bench", "--model", text(&model), "--contexts", "8,5000"];
