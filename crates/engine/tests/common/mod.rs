@@ -5,6 +5,8 @@ pub mod random;
 
 use std::sync::Arc;
 
+#[cfg(target_os = "linux")]
+use calla_engine::backend::cuda::device::emulator::Emulator;
 use calla_engine::{
     Error,
     backend::{
@@ -12,7 +14,7 @@ use calla_engine::{
         cpu::Cpu,
         cuda::{
             Cuda,
-            device::{Device, driver::Driver, emulator::Emulator},
+            device::{Device, driver::Driver},
         },
         reference::Reference,
     },
@@ -125,6 +127,7 @@ const CANDIDATES: &[Candidate] = &[
         refuses: CPU_REFUSES,
         start: |shape, weights| cpu(shape, weights, Precision::Default, 3),
     },
+    #[cfg(target_os = "linux")]
     Candidate {
         name: "cuda exact, emulated",
         bits: "cuda exact",
@@ -134,6 +137,7 @@ const CANDIDATES: &[Candidate] = &[
         refuses: CPU_REFUSES,
         start: |shape, weights| cuda(Arc::new(Emulator::open()?), shape, weights, Precision::Exact),
     },
+    #[cfg(target_os = "linux")]
     Candidate {
         name: "cuda, emulated",
         bits: "cuda",
