@@ -31,6 +31,8 @@ pub(super) struct Dimensions {
     pub(super) group: usize,
     /// Halves that make up an activation.
     pub(super) pieces: usize,
+    /// Width of the residual stream.
+    pub(super) hidden: usize,
     defines: String,
 }
 
@@ -92,7 +94,7 @@ impl Dimensions {
             writeln!(defines, "#define {name} {value}").expect("a string takes everything");
         }
         writeln!(defines, "#define NORM_EPS {:e}f", shape.norm_eps).expect("likewise");
-        Self { precision, group, pieces, defines }
+        Self { precision, group, pieces, hidden: shape.hidden, defines }
     }
 
     /// Halves that make up an activation.

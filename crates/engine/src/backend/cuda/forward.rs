@@ -19,23 +19,23 @@ impl Pass<'_> {
         let (mut delta_nets, mut attentions) = (0, 0);
         for layer in &weights.layers {
             // delta_net or attention
-            self.norm(layer.input_norm)?;
+            let gain = layer.input_norm;
             match &layer.mixer {
                 DeviceMixer::DeltaNet(mixer) => {
-                    self.delta_net(mixer, delta_nets)?;
+                    self.delta_net(mixer, gain, delta_nets)?;
                     delta_nets += 1;
                 }
                 DeviceMixer::Attention(mixer) => {
-                    self.attention(mixer, attentions)?;
+                    self.attention(mixer, gain, attentions)?;
                     attentions += 1;
                 }
             }
 
             // moe or mlp
-            self.norm(layer.post_norm)?;
+            let gain = layer.post_norm;
             match &layer.mlp {
-                DeviceMlp::Dense(mlp) => self.mlp(mlp)?,
-                DeviceMlp::Moe(moe) => self.moe(moe)?,
+                DeviceMlp::Dense(mlp) => self.mlp(mlp, gain)?,
+                DeviceMlp::Moe(moe) => self.moe(moe, gain)?,
             }
         }
         Ok(())

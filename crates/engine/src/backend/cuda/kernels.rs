@@ -70,7 +70,7 @@ impl Plan {
             Mlp::Dense(_) => None,
         });
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        let (lines, products) = matmul::instances(&linear, &swiglu);
+        let (lines, products) = matmul::instances(&linear, &swiglu, dimensions);
         let mut units = vec![
             dimensions.unit("embed", embed::SOURCE, "", names(&["embed", "rope_table"])),
             dimensions.unit("norm", norm::SOURCE, "", names(&["rms_norm"])),
@@ -126,7 +126,7 @@ impl Kernels {
         Ok(Self {
             embed: EmbedKernels { embed: embed[0], rope_table: embed[1] },
             norm: norm[0],
-            matmul: MatmulKernels::new(&plan.linear, &plan.swiglu, &products),
+            matmul: MatmulKernels::new(&plan.linear, &plan.swiglu, dimensions, &products),
             delta_net: delta_net.map(|kernels| DeltaNetKernels {
                 conv_gates: kernels[0],
                 delta_step: kernels[1],

@@ -1,7 +1,7 @@
 //! Stage `attention`: qkv, qk-norm, RoPE, KV write, attend, gate, o_proj, residual.
 
 use super::{
-    device::Kernel,
+    device::{Address, Kernel},
     pass::Pass,
     scratch::{PARTIALS, attention_width},
     weights::DeviceAttention,
@@ -99,15 +99,20 @@ impl AttentionKernels {
 }
 
 impl Pass<'_> {
-    /// Runs the stage on the normed rows; `layer` counts the attention layers.
+    /// Runs the stage on the rows, normed with `gain`; `layer` counts the attention layers.
     ///
     /// # Errors
     /// When the device fails.
-    pub(super) fn attention(&self, weights: &DeviceAttention, layer: usize) -> Result<(), Error> {
+    pub(super) fn attention(
+        &self,
+        weights: &DeviceAttention,
+        gain: Address,
+        layer: usize,
+    ) -> Result<(), Error> {
         // qkv
         let projected = self.scratch.projected;
         let width = attention_width(self.shape);
-        self.project(&weights.input, self.scratch.normed, self.plan.rows, projected, width)?;
+        self.norm_project(gain, &weights.input, projected, width)?;
 
         // qk-norm, RoPE, KV write, attend, gate
         let rows = self.plan.rows;

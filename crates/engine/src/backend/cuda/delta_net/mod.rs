@@ -1,6 +1,11 @@
 //! Stage `delta_net`: in_proj, convolution, gates, state, gated norm, out_proj, residual.
 
-use super::{device::Kernel, pass::Pass, scratch::delta_net_width, weights::DeviceDeltaNet};
+use super::{
+    device::{Address, Kernel},
+    pass::Pass,
+    scratch::delta_net_width,
+    weights::DeviceDeltaNet,
+};
 use crate::{
     Error,
     backend::histories::StateLayout,
@@ -31,15 +36,20 @@ pub(super) fn conv_state_len(shape: &Shape) -> usize {
 }
 
 impl Pass<'_> {
-    /// Runs the stage on the normed rows; `layer` counts the DeltaNet layers.
+    /// Runs the stage on the rows, normed with `gain`; `layer` counts the DeltaNet layers.
     ///
     /// # Errors
     /// When the device fails.
-    pub(super) fn delta_net(&self, weights: &DeviceDeltaNet, layer: usize) -> Result<(), Error> {
+    pub(super) fn delta_net(
+        &self,
+        weights: &DeviceDeltaNet,
+        gain: Address,
+        layer: usize,
+    ) -> Result<(), Error> {
         // in_proj
         let projected = self.scratch.projected;
         let width = delta_net_width(self.shape);
-        self.project(&weights.input, self.scratch.normed, self.plan.rows, projected, width)?;
+        self.norm_project(gain, &weights.input, projected, width)?;
 
         // conv, gates, state, gated norm
         let layout =

@@ -12,6 +12,9 @@
 //     TOKENS 1, 8 or 16 (32 with at most 8 warps); WARPS 1 to 16, they share the inputs: best INPUTS / 256;
 //     TILES 1 or 2; WARPS * TILES * TOKENS <= 512. The order of sums depends on WARPS alone.
 //
+// LINEAR_FEW_NORM(name, BITS, WARPS, TILES): the same for one row that it norms by itself.
+//     grid ceil(ceil(outputs / 16) / TILES), block 32 * WARPS; HIDDEN are the inputs
+//
 // LINEAR_MANY(name, INPUTS, BITS, ROWS, WARPS): matrix products, ROWS rows and 32 * WARPS outputs a block.
 //     grid (ceil(outputs / (32 * WARPS)), ceil(rows / ROWS)), block 32 * WARPS,
 //     dynamic shared MANY_BYTES(BITS, ROWS, WARPS) (above 48 KB for 64 rows and 8 warps, or 128 rows:
@@ -181,9 +184,11 @@ DEVICE void add_group(float& total, float products, u32 affine, float2 x) {
 // ---- few rows: the matrix is read once, and nothing else counts --------------------------------
 //
 // The warps of a block split the inputs of the same outputs. A warp asks for its tiles before the
-// activations exist, and holds as many as registers allow.
+// activations exist, and holds as many as registers allow. STAGED: as a ring in shared memory holds;
+// the blocks leave registers to each other and to the next kernel.
 
-template <int INPUTS_, int BITS_, int TOKENS_, int TILES_, int SPLIT_, int FLIGHT_ = TOKENS_ <= 8 ? 8 : 4>
+template <int INPUTS_, int BITS_, int TOKENS_, int TILES_, int SPLIT_, int FLIGHT_ = TOKENS_ <= 8 ? 8 : 4,
+          bool STAGED_ = false>
 struct FewRows {
     static constexpr int INPUTS = INPUTS_, BITS = BITS_, TOKENS = TOKENS_, TILES = TILES_;
     static constexpr int STEPS = INPUTS / TILE;
@@ -196,8 +201,13 @@ struct FewRows {
     // The offset costs matrix steps for a block of columns instead of subtractions for a tile, and
     // rounds sums at 2^-24 of some ten times their size: for the default mode.
     static constexpr bool OFFSET = PIECES == 1;
+    static constexpr bool STAGED = STAGED_;
+    static constexpr int WORDS = BITS / 4 * WARP;               // of a tile, uint4s
+    static constexpr int SLOT = TILES * (WORDS + 4 * TILE_GROUPS); // of the ring, likewise
+    static constexpr int RING = DEPTH * SLOT;                   // of a warp
 
-    Tile<BITS> tile[DEPTH][TILES];
+    Tile<BITS> tile[STAGED ? 1 : DEPTH][TILES];
+    uint4* ring; // shared
     const uint4* words[TILES];
     const uint2* affine[TILES];
     int first, count; // steps of this warp
@@ -206,15 +216,59 @@ struct FewRows {
 
 template <class F>
 DEVICE void few_load(F& f, int slot, int step) {
+    if constexpr (F::STAGED) {
+        int lane = threadIdx.x % WARP;
+        uint4* to = f.ring + slot * F::SLOT + lane;
+        #pragma unroll
+        for (int o = 0; o < F::TILES; o++) {
+            #pragma unroll
+            for (int i = 0; i < F::BITS / 4; i++)
+                copy_async(to + o * F::WORDS + i * WARP, f.words[o] + (step * (F::BITS / 4) + i) * WARP);
+            if (lane < 4 * TILE_GROUPS)
+                copy_async(to + F::TILES * F::WORDS + o * (4 * TILE_GROUPS),
+                           (const uint4*)f.affine[o] + step * (4 * TILE_GROUPS));
+        }
+    } else {
+        #pragma unroll
+        for (int o = 0; o < F::TILES; o++) {
+            #pragma unroll
+            for (int i = 0; i < F::BITS / 4; i++)
+                f.tile[slot][o].words[i] = load_once(f.words[o] + (step * (F::BITS / 4) + i) * WARP);
+            #pragma unroll
+            for (int q = 0; q < TILE_GROUPS; q++)
+                f.tile[slot][o].affine[q] = load_once(f.affine[o] + (step * TILE_GROUPS + q) * 8);
+        }
+    }
+}
+
+// Of a ring, this lane's part of what was asked for DEPTH steps ago. All lanes of the warp call it.
+template <class F>
+DEVICE void few_staged(F& f, int slot) {
+    int lane = threadIdx.x % WARP;
+    copy_wait<F::DEPTH - 1>();
+    __syncwarp();
+    const uint4* from = f.ring + slot * F::SLOT;
     #pragma unroll
     for (int o = 0; o < F::TILES; o++) {
         #pragma unroll
-        for (int i = 0; i < F::BITS / 4; i++)
-            f.tile[slot][o].words[i] = load_once(f.words[o] + (step * (F::BITS / 4) + i) * WARP);
+        for (int i = 0; i < F::BITS / 4; i++) f.tile[0][o].words[i] = from[o * F::WORDS + i * WARP + lane];
         #pragma unroll
         for (int q = 0; q < TILE_GROUPS; q++)
-            f.tile[slot][o].affine[q] = load_once(f.affine[o] + (step * TILE_GROUPS + q) * 8);
+            f.tile[0][o].affine[q] =
+                ((const uint2*)(from + F::TILES * F::WORDS))[(o * TILE_GROUPS + q) * 8 + lane / 4];
     }
+}
+
+// What fits beside the only row's activations in 48 KB: tiles of 4 bits that a warp of a ring has under
+// way, FewRows's FLIGHT_. 0: there is no room for a ring.
+constexpr int few_flight(int inputs, int bits, int tiles, int warps) {
+    int room = 48 * 1024 - 256 - inputs * 2 * PIECES - inputs / GROUP * 8 - warps * tiles * 80;
+    for (int flight = 8; flight > 0; flight /= 2) {
+        int depth = flight * 4 / bits / tiles;
+        if (warps * (depth < 1 ? 1 : depth) * tiles * (bits * 128 + 64 * TILE_GROUPS) <= room)
+            return flight;
+    }
+    return 0;
 }
 
 // Where the warp with this share of the inputs works.
@@ -228,15 +282,17 @@ template <class F>
 DEVICE void few_tile_row(F& f, int o, Matrix w, u32 tile_row) {
     int lane = threadIdx.x % WARP;
     f.words[o] = tile_words<F::INPUTS, F::BITS>(w, tile_row, f.first) + lane;
-    f.affine[o] = tile_affine<F::INPUTS>(w, tile_row, f.first) + lane / 4;
+    f.affine[o] = tile_affine<F::INPUTS>(w, tile_row, f.first) + (F::STAGED ? lane * 2 : lane / 4);
 }
 
 // Asks for the first weights.
 template <class F>
 DEVICE void few_start(F& f) {
     #pragma unroll
-    for (int d = 0; d < F::DEPTH; d++)
+    for (int d = 0; d < F::DEPTH; d++) {
         if (F::EVEN || d < f.count) few_load(f, d, d);
+        if (F::STAGED) copy_commit();
+    }
 }
 
 // Activations of up to TOKENS rows, as one lane reads them. Rows that are not there repeat the last.
@@ -267,6 +323,23 @@ DEVICE FewInputs<F::BLOCKS, F::COLUMNS> few_inputs(const F& f, Activations x, u3
         }
     }
     return in;
+}
+
+// The only row's activations of this warp's share, to shared memory, where no step waits for them.
+template <class F>
+DEVICE void few_own(const F& f, Activations x, u32 row, Activations own) {
+    int lane = threadIdx.x % WARP;
+    #pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const uint4* from = (const uint4*)x.halves + ((u64)p * x.rows + row) * (F::INPUTS / 8);
+        uint4* to = (uint4*)own.halves + p * (F::INPUTS / 8);
+        for (int i = lane; i < f.count * (TILE / 8); i += WARP)
+            to[f.first * (TILE / 8) + i] = from[f.first * (TILE / 8) + i];
+    }
+    const float2* groups = x.groups + (u64)row * (F::INPUTS / GROUP);
+    for (int i = lane; i < f.count * TILE_GROUPS; i += WARP)
+        own.groups[f.first * TILE_GROUPS + i] = groups[f.first * TILE_GROUPS + i];
+    __syncwarp();
 }
 
 // One step: TILES tiles times the activations of TILE inputs.
@@ -310,10 +383,12 @@ DEVICE void few_step(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in, int slot,
             uint2 affine = f.tile[slot][o].affine[q];
             #pragma unroll
             for (int n = 0; n < F::BLOCKS; n++) {
-                float d[4] = {start[n][0], start[n][1], start[n][2], start[n][3]};
+                float d[4] = {0.0f, 0.0f, 0.0f, 0.0f}; // does not wait for `start`
                 #pragma unroll
                 for (int s = 0; s < GROUP_STEPS; s++)
                     mma_step(d, a[s], b[0][n][(q * GROUP_STEPS + s) / 2], s);
+                #pragma unroll
+                for (int i = 0; i < 4; i++) d[i] += start[n][i];
 #if PIECES == 2
                 float e[4] = {0.0f, 0.0f, 0.0f, 0.0f};
                 #pragma unroll
@@ -347,10 +422,14 @@ DEVICE void few_run(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in) {
         for (int d = 0; d < F::DEPTH; d++) {
             const bool whole = F::EVEN && F::SHARE % F::DEPTH == 0;
             if (whole || base + d < f.count) {
-                few_step(f, in, d, base + d);
-                if (F::SHARE > F::DEPTH && base + d + F::DEPTH < f.count)
+                if (F::STAGED) few_staged(f, d);
+                few_step(f, in, F::STAGED ? 0 : d, base + d);
+                if (F::SHARE > F::DEPTH && base + d + F::DEPTH < f.count) {
+                    if (F::STAGED) __syncwarp(); // the slot has been read
                     few_load(f, d, base + d + F::DEPTH);
+                }
             }
+            if (F::STAGED) copy_commit();
         }
 }
 
@@ -371,19 +450,81 @@ DEVICE void few_part(const F& f, int o, float (*part)[PART_STRIDE]) { // [TOKENS
         }
 }
 
-template <int INPUTS, int BITS, int TOKENS, int WARPS, int TILES>
-DEVICE void linear_few(Matrix w, Activations x, u32 rows, float* out, u32 ld, u32 column, u32 outputs,
-                       u32 add) {
-    typedef FewRows<INPUTS, BITS, TOKENS, TILES, WARPS> F;
+// RMSNorm of a row of HIDDEN floats by a block: the arithmetic of norm.cu with as many threads.
+template <int THREADS>
+struct NormRow {
+    static constexpr int ROUNDS = (HIDDEN / 8 + THREADS - 1) / THREADS;
+    float4 gain[ROUNDS][2]; // of eight neighbours a round
+};
+
+template <int THREADS>
+DEVICE void norm_start(NormRow<THREADS>& norm, const float* gain) {
+    #pragma unroll
+    for (int round = 0; round < NormRow<THREADS>::ROUNDS; round++) {
+        u32 at = (round * THREADS + threadIdx.x) * 8;
+        const float4* from = (const float4*)(gain + (at < HIDDEN ? at : 0));
+        norm.gain[round][0] = from[0];
+        norm.gain[round][1] = from[1];
+    }
+}
+
+// Into `own`, in shared memory, and with `copy` also to `out`. All threads call it.
+template <int THREADS>
+DEVICE void norm_row(const NormRow<THREADS>& norm, const float* x, Activations own, bool copy,
+                     Activations out) {
+    float y[NormRow<THREADS>::ROUNDS][8], sum = 0.0f;
+    #pragma unroll
+    for (int round = 0; round < NormRow<THREADS>::ROUNDS; round++) {
+        u32 at = (round * THREADS + threadIdx.x) * 8;
+        float4 a = make_float4(0, 0, 0, 0), b = a;
+        if (at < HIDDEN) {
+            a = *(const float4*)(x + at);
+            b = *(const float4*)(x + at + 4);
+        }
+        y[round][0] = a.x, y[round][1] = a.y, y[round][2] = a.z, y[round][3] = a.w;
+        y[round][4] = b.x, y[round][5] = b.y, y[round][6] = b.z, y[round][7] = b.w;
+        #pragma unroll
+        for (int i = 0; i < 8; i++) sum += y[round][i] * y[round][i];
+    }
+    float scale = rsqrtf(block_sum<THREADS>(sum) * (1.0f / HIDDEN) + NORM_EPS);
+    #pragma unroll
+    for (int round = 0; round < NormRow<THREADS>::ROUNDS; round++) {
+        u32 at = (round * THREADS + threadIdx.x) * 8;
+        const float4 a = norm.gain[round][0], b = norm.gain[round][1];
+        const float g[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        #pragma unroll
+        for (int i = 0; i < 8; i++) y[round][i] *= scale * g[i];
+        write_octet(own, 0, HIDDEN, at, y[round], at < HIDDEN);
+        if (copy) write_octet(out, 0, HIDDEN, at, y[round], at < HIDDEN);
+    }
+    __syncthreads();
+}
+
+// With NORM the only row is the RMSNorm of `residual`, which also goes to x: a launch less.
+template <int INPUTS, int BITS, int TOKENS, int WARPS, int TILES, bool NORM>
+DEVICE void linear_few(Matrix w, const float* residual, const float* gain, Activations x, u32 rows,
+                       float* out, u32 ld, u32 column, u32 outputs, u32 add) {
+    // blocks of few warps are those of matrices that fill the device anyhow
+    constexpr int RING = few_flight(INPUTS, BITS, TILES, WARPS);
+    constexpr bool STAGED = TOKENS == 1 && WARPS > 4 && RING > 0 && (NORM || INPUTS * PIECES <= 4096);
+    constexpr bool HELD = STAGED || NORM;
+    constexpr int FLIGHT = STAGED ? RING : TOKENS > 8 ? 4 : 8;
+    typedef FewRows<INPUTS, BITS, TOKENS, TILES, WARPS, FLIGHT, STAGED> F;
     SHARED float part[WARPS][TILES][TOKENS][PART_STRIDE];
+    SHARED __align__(16) uint4 ring[STAGED ? WARPS : 1][STAGED ? F::RING : 1];
+    SHARED __align__(16) u16 halves[HELD ? PIECES * INPUTS : 8];
+    SHARED float2 groups[HELD ? INPUTS / GROUP : 1];
     int warp = threadIdx.x / WARP;
     F f;
+    f.ring = ring[STAGED ? warp : 0];
     few_share(f, warp);
     u32 tile_rows = (outputs + 15) / 16;
     #pragma unroll
     for (int o = 0; o < TILES; o++)
         few_tile_row(f, o, w, min(blockIdx.x * TILES + o, tile_rows - 1));
     few_start(f);
+    NormRow<NORM ? WARPS * WARP : HIDDEN> norm;
+    if constexpr (NORM) norm_start(norm, gain);
     start_next();
     wait_for_inputs();
 
@@ -402,7 +543,10 @@ DEVICE void linear_few(Matrix w, Activations x, u32 rows, float* out, u32 ld, u3
         before[i] = wanted && add ? *place[i] : 0.0f;
     }
 
-    few_run(f, few_inputs(f, x, first_row, rows));
+    Activations own = {halves, groups, 1};
+    if constexpr (NORM) norm_row(norm, residual, own, blockIdx.x == 0, x);
+    else if constexpr (STAGED) few_own(f, x, first_row, own);
+    few_run(f, HELD ? few_inputs(f, own, 0, 1) : few_inputs(f, x, first_row, rows));
     #pragma unroll
     for (int o = 0; o < TILES; o++) few_part(f, o, part[warp][o]);
     __syncthreads();
@@ -425,7 +569,20 @@ DEVICE void linear_few(Matrix w, Activations x, u32 rows, float* out, u32 ld, u3
         float* out,        /* [rows, ld]: columns from `column` on */                            \
         u32 ld, u32 column, u32 outputs,                                                         \
         u32 add) {         /* 0: out = ; 1: out += */                                            \
-        linear_few<INPUTS, BITS, TOKENS, WARPS, TILES>(w, x, rows, out, ld, column, outputs, add); \
+        linear_few<INPUTS, BITS, TOKENS, WARPS, TILES, false>(w, nullptr, nullptr, x, rows, out, \
+                                                              ld, column, outputs, add);         \
+    }
+
+#define LINEAR_FEW_NORM(NAME, BITS, WARPS, TILES)                                                \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
+        Matrix w,              /* [outputs, HIDDEN] */                                           \
+        const float* residual, /* [1, HIDDEN] */                                                 \
+        const float* gain,     /* [HIDDEN] */                                                    \
+        Activations x,         /* [1, HIDDEN]: written */                                        \
+        float* out,            /* [1, ld]: columns from `column` on */                           \
+        u32 ld, u32 column, u32 outputs) {                                                       \
+        linear_few<HIDDEN, BITS, 1, WARPS, TILES, true>(w, residual, gain, x, 1, out, ld,        \
+                                                        column, outputs, 0);                     \
     }
 
 // ---- activations, eight elements a lane --------------------------------------------------------

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fmt::Write};
 
 use super::{
-    device::{Activations, Address, Kernel},
+    device::{Activations, Address, Device, Kernel},
     dimensions::{Dimensions, TILE_INPUTS, TILE_OUTPUTS},
     pass::Pass,
     weights::{DeviceSwiglu, Part, Projection},
@@ -42,13 +42,29 @@ const SWIGLU_SPLIT: usize = 4;
 /// Tiles of outputs from which on the matrix alone fills the device.
 const TALL_TILES: usize = 4096;
 
+/// Tiles of outputs from which on a block for a single row takes two, so that all blocks of a large
+/// device run at once.
+const MIDDLE_TILES: usize = 512;
+
+/// Halves of a row that a kernel norms by itself, at most: they lie in shared memory.
+const NORM_HALVES: usize = 8192;
+
 /// What tells the kernels of one matrix from another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) inputs: usize,
     pub(super) bits: usize,
-    /// It has so many outputs that a block need not cut the inputs finely.
-    pub(super) tall: bool,
+    height: Height,
+}
+
+/// How many outputs a matrix has, as far as blocks for few rows go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Height {
+    Low,
+    /// From [`MIDDLE_TILES`] on.
+    Middle,
+    /// From [`TALL_TILES`] on: a block need not cut the inputs finely.
+    Tall,
 }
 
 /// Kernels of this folder.
@@ -78,6 +94,8 @@ pub(super) struct SwigluKey {
 #[derive(Debug, Clone, Copy)]
 struct Variants {
     few: [Kernel; FEW_ROWS.len()],
+    /// For a single row that it norms by itself.
+    norm: Option<Kernel>,
     many: [Kernel; MANY_BLOCKS.len()],
 }
 
@@ -107,19 +125,49 @@ impl ManyBlock {
 
 impl Key {
     pub(super) fn new(inputs: usize, bits: usize, outputs: usize) -> Self {
-        Self { inputs, bits, tall: outputs.div_ceil(TILE_OUTPUTS) >= TALL_TILES }
+        let height = match outputs.div_ceil(TILE_OUTPUTS) {
+            TALL_TILES.. => Height::Tall,
+            MIDDLE_TILES.. => Height::Middle,
+            _ => Height::Low,
+        };
+        Self { inputs, bits, height }
     }
 
     /// Warps of a block for few rows: enough parts of the inputs that small matrices fill the
     /// device, each of several tiles.
     fn few_warps(self) -> usize {
         let steps = self.inputs / TILE_INPUTS;
-        if self.tall { (steps / 8).clamp(1, 4) } else { (steps / 4).clamp(1, 16) }
+        match self.height {
+            Height::Tall => (steps / 8).clamp(1, 4),
+            Height::Low | Height::Middle => (steps / 4).clamp(1, 16),
+        }
     }
 
-    /// Tiles of outputs of a block for few rows.
-    fn few_tiles(self) -> usize {
-        if self.tall { 2 } else { 1 }
+    /// Tiles of outputs of a block for few rows, `rows` of them at once.
+    fn few_tiles(self, rows: usize) -> usize {
+        match self.height {
+            Height::Tall => 2,
+            Height::Middle if rows == 1 => 2,
+            Height::Low | Height::Middle => 1,
+        }
+    }
+
+    /// Whether there is a kernel that norms its only row by itself.
+    fn norms(self, dimensions: &Dimensions) -> bool {
+        self.inputs == dimensions.hidden
+            && self.height != Height::Tall
+            && self.inputs * dimensions.pieces <= NORM_HALVES
+    }
+
+    /// What its kernels' names start with.
+    fn name(self) -> String {
+        let Self { inputs, bits, height } = self;
+        let height = match height {
+            Height::Low => "",
+            Height::Middle => "_middle",
+            Height::Tall => "_tall",
+        };
+        format!("linear_{inputs}_{bits}{height}")
     }
 }
 
@@ -141,26 +189,31 @@ impl SwigluKey {
 
 /// Lines that make the kernels for these matrices, and the kernels' names in the order in which
 /// [`MatmulKernels::new`] wants them.
-pub(super) fn instances(linear: &[Key], swiglu: &[SwigluKey]) -> (String, Vec<String>) {
+pub(super) fn instances(
+    linear: &[Key],
+    swiglu: &[SwigluKey],
+    dimensions: &Dimensions,
+) -> (String, Vec<String>) {
     let mut lines = String::new();
     let mut names = vec!["repack_words".to_owned(), "repack_affine".to_owned()];
     let mut add = |name: String, what: &str, parameters: [usize; 5]| {
-        let [a, b, c, d, e] = parameters;
-        let last = if e == 0 { String::new() } else { format!(", {e}") };
-        writeln!(lines, "{what}({name}, {a}, {b}, {c}, {d}{last})").expect("into a string");
+        let used: Vec<_> =
+            parameters.iter().filter(|&&number| number > 0).map(usize::to_string).collect();
+        writeln!(lines, "{what}({name}, {})", used.join(", ")).expect("into a string");
         names.push(name);
     };
     for key in linear {
-        let &Key { inputs, bits, tall } = key;
-        let height = if tall { "_tall" } else { "" };
+        let (name, Key { inputs, bits, .. }) = (key.name(), *key);
         for rows in FEW_ROWS {
-            let name = format!("linear_{inputs}_{bits}{height}_few_{rows}");
-            let parameters = [inputs, bits, rows, key.few_warps(), key.few_tiles()];
-            add(name, "LINEAR_FEW", parameters);
+            let parameters = [inputs, bits, rows, key.few_warps(), key.few_tiles(rows)];
+            add(format!("{name}_few_{rows}"), "LINEAR_FEW", parameters);
+        }
+        if key.norms(dimensions) {
+            let parameters = [bits, key.few_warps(), key.few_tiles(1), 0, 0];
+            add(format!("{name}_few_norm"), "LINEAR_FEW_NORM", parameters);
         }
         for ManyBlock { rows, warps, .. } in MANY_BLOCKS {
-            let name = format!("linear_{inputs}_{bits}{height}_many_{rows}");
-            add(name, "LINEAR_MANY", [inputs, bits, rows, warps, 0]);
+            add(format!("{name}_many_{rows}"), "LINEAR_MANY", [inputs, bits, rows, warps, 0]);
         }
     }
     for key in swiglu {
@@ -188,20 +241,32 @@ pub(super) fn many_bytes(dimensions: &Dimensions, bits: usize, rows: usize, warp
 
 impl MatmulKernels {
     /// From the kernels that [`instances`] has named.
-    pub(super) fn new(linear: &[Key], swiglu: &[SwigluKey], kernels: &[Kernel]) -> Self {
+    pub(super) fn new(
+        linear: &[Key],
+        swiglu: &[SwigluKey],
+        dimensions: &Dimensions,
+        kernels: &[Kernel],
+    ) -> Self {
         let mut kernels = kernels.iter().copied();
         let mut next = || kernels.next().expect("as many kernels as names");
         Self {
             repack: RepackKernels { words: next(), affine: next() },
-            linear: linear.iter().map(|&key| (key, Variants::new(&mut next))).collect(),
-            swiglu: swiglu.iter().map(|&key| (key, Variants::new(&mut next))).collect(),
+            linear: linear
+                .iter()
+                .map(|&key| (key, Variants::new(key.norms(dimensions), &mut next)))
+                .collect(),
+            swiglu: swiglu.iter().map(|&key| (key, Variants::new(false, &mut next))).collect(),
         }
     }
 }
 
 impl Variants {
-    fn new(next: &mut impl FnMut() -> Kernel) -> Self {
-        Self { few: FEW_ROWS.map(|_| next()), many: MANY_BLOCKS.map(|_| next()) }
+    fn new(norms: bool, next: &mut impl FnMut() -> Kernel) -> Self {
+        Self {
+            few: FEW_ROWS.map(|_| next()),
+            norm: norms.then(&mut *next),
+            many: MANY_BLOCKS.map(|_| next()),
+        }
     }
 
     /// The kernel for few rows, and the rows that it takes at once.
@@ -211,20 +276,23 @@ impl Variants {
         (self.few[index], FEW_ROWS[index])
     }
 
-    /// The kernel for many rows that is through first, and its block.
+    /// The kernel for many rows that is through first, and its block. Of those whose `shared` bytes
+    /// the device has: the smallest of all asks for no more than any device offers.
     fn many(
         &self,
         outputs: usize,
         rows: usize,
-        multiprocessors: usize,
+        device: &dyn Device,
         block: impl Fn(ManyBlock) -> ManyBlock,
+        shared: impl Fn(ManyBlock) -> usize,
     ) -> (Kernel, ManyBlock) {
-        let blocks = MANY_BLOCKS.map(block).into_iter();
+        let multiprocessors = device.multiprocessors() as usize;
         self.many
             .into_iter()
-            .zip(blocks)
+            .zip(MANY_BLOCKS.map(block))
+            .filter(|(_, block)| shared(*block) <= device.shared_per_block())
             .min_by_key(|(_, block)| block.time(outputs, rows, multiprocessors))
-            .expect("there are blocks")
+            .unwrap_or((self.many[0], MANY_BLOCKS[0]))
     }
 }
 
@@ -246,6 +314,53 @@ impl Pass<'_> {
             .parts
             .iter()
             .try_for_each(|part| self.linear(part, projection.inputs, x, rows, (out, width), false))
+    }
+
+    /// [`Pass::project`] of the RMSNorm of the residual stream, which also goes to `scratch.normed`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn norm_project(
+        &self,
+        gain: Address,
+        projection: &Projection,
+        out: Address,
+        width: usize,
+    ) -> Result<(), Error> {
+        let rows = self.plan.rows;
+        let kernels: Option<Vec<_>> = projection
+            .parts
+            .iter()
+            .map(|part| {
+                let outputs = part.outputs.min(width - part.column);
+                let key = Key::new(projection.inputs, part.bits, outputs);
+                Some((part, outputs, key, self.kernels.matmul.linear[&key].norm?))
+            })
+            .collect();
+        let Some(kernels) = kernels.filter(|_| rows == 1) else {
+            self.norm(gain)?;
+            return self.project(projection, self.scratch.normed, rows, out, width);
+        };
+        for (part, outputs, key, kernel) in kernels {
+            let tiles = outputs.div_ceil(TILE_OUTPUTS).div_ceil(key.few_tiles(1));
+            self.launch(
+                kernel,
+                [tiles, 1, 1],
+                32 * key.few_warps(),
+                0,
+                &[
+                    part.matrix.into(),
+                    self.scratch.x.into(),
+                    gain.into(),
+                    self.scratch.normed.into(),
+                    out.into(),
+                    (width as u32).into(),
+                    (part.column as u32).into(),
+                    (outputs as u32).into(),
+                ],
+            )?;
+        }
+        Ok(())
     }
 
     /// Adds the product to the residual stream.
@@ -289,18 +404,15 @@ impl Pass<'_> {
         ];
         if rows <= FEW_ROWS_MAX {
             let (kernel, at_once) = kernels.few(rows);
-            let tiles = outputs.div_ceil(TILE_OUTPUTS).div_ceil(key.few_tiles());
+            let tiles = outputs.div_ceil(TILE_OUTPUTS).div_ceil(key.few_tiles(at_once));
             let grid = [tiles, rows.div_ceil(at_once), 1];
             return self.launch(kernel, grid, 32 * key.few_warps(), 0, &arguments);
         }
-        let (kernel, block) = kernels.many(outputs, rows, self.multiprocessors(), |block| block);
-        let shared = many_bytes(self.dimensions, part.bits, block.rows, block.warps);
+        let shared =
+            |block: ManyBlock| many_bytes(self.dimensions, part.bits, block.rows, block.warps);
+        let (kernel, block) = kernels.many(outputs, rows, self.device, |block| block, shared);
         let grid = [block.columns(outputs), rows.div_ceil(block.rows), 1];
-        self.launch(kernel, grid, 32 * block.warps, shared, &arguments)
-    }
-
-    fn multiprocessors(&self) -> usize {
-        self.device.multiprocessors() as usize
+        self.launch(kernel, grid, 32 * block.warps, shared(block), &arguments)
     }
 
     /// `inner = silu(gate(x)) * up(x)` for every row.
@@ -330,11 +442,12 @@ impl Pass<'_> {
             return self.launch(kernel, grid, 128 * key.split(), 0, &arguments);
         }
         let outputs = 2 * weights.width;
+        let shared =
+            |block: ManyBlock| many_bytes(self.dimensions, weights.bits, block.rows, block.warps);
         let (kernel, block) =
-            kernels.many(outputs, rows, self.multiprocessors(), |block| key.block(block));
-        let shared = many_bytes(self.dimensions, weights.bits, block.rows, block.warps);
+            kernels.many(outputs, rows, self.device, |block| key.block(block), shared);
         let grid = [block.columns(outputs), rows.div_ceil(block.rows), 1];
-        self.launch(kernel, grid, 32 * block.warps, shared, &arguments)
+        self.launch(kernel, grid, 32 * block.warps, shared(block), &arguments)
     }
 
     /// The last matrix of a SwiGLU: into `out` [rows, hidden], or added to it.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{
-    device::Kernel,
+    device::{Address, Kernel},
     matmul::many_bytes,
     pass::Pass,
     scratch::{MoeScratch, router_width},
@@ -130,18 +130,18 @@ pub(super) fn table_words(experts: usize, visits: usize) -> usize {
 }
 
 impl Pass<'_> {
-    /// Adds what the experts say of the normed rows to the residual stream.
+    /// Adds what the experts say of the rows, normed with `gain`, to the residual stream.
     ///
     /// # Errors
     /// When the device fails.
-    pub(super) fn moe(&self, weights: &DeviceMoe) -> Result<(), Error> {
+    pub(super) fn moe(&self, weights: &DeviceMoe, gain: Address) -> Result<(), Error> {
         let kernels = self.kernels.moe.as_ref().expect("made for this shape");
         let scratch = self.scratch.mlp.moe.as_ref().expect("made for this shape");
         let rows = self.plan.rows;
 
         // route
         let width = router_width(kernels.dimensions.experts);
-        self.project(&weights.router, self.scratch.normed, rows, scratch.logits, width)?;
+        self.norm_project(gain, &weights.router, scratch.logits, width)?;
 
         match kernels.few {
             Some(few) if rows <= FEW_ROWS_MAX => self.moe_few(weights, kernels, scratch, few),
@@ -224,7 +224,7 @@ impl Pass<'_> {
         )?;
 
         // experts
-        let size = tile_size(visits, experts);
+        let size = self.tile_size(dimensions, visits);
         let tile = TILES[size];
         let order = scratch.visits;
         let tiles = order.plus(4 * visits.next_multiple_of(4));
@@ -293,15 +293,22 @@ impl Pass<'_> {
             ],
         )
     }
+
+    /// Index of the tile that suits so many visits: about as many as an expert gets, where a block has
+    /// room for it.
+    fn tile_size(&self, dimensions: &MoeDimensions, visits: usize) -> usize {
+        let each = visits / dimensions.experts;
+        let bits = dimensions.bits.max(dimensions.down_bits);
+        let fits = |tile: usize| {
+            let bytes = many_bytes(self.dimensions, bits, tile, 8);
+            bytes <= self.device.shared_per_block()
+        };
+        let last = TILES.iter().rposition(|&tile| fits(tile)).unwrap_or(0);
+        TILES.iter().position(|&tile| 3 * each <= 2 * tile).map_or(last, |size| size.min(last))
+    }
 }
 
 /// Where the shared expert's gate stands among the router's results.
 fn shared_column(experts: usize) -> u32 {
     experts.next_multiple_of(super::dimensions::TILE_OUTPUTS) as u32
-}
-
-/// Index of the tile that suits so many visits: about as many as an expert gets.
-fn tile_size(visits: usize, experts: usize) -> usize {
-    let each = visits / experts;
-    TILES.iter().position(|&tile| 3 * each <= 2 * tile).unwrap_or(TILES.len() - 1)
 }

@@ -119,12 +119,17 @@ template <int BITS, int WARPS, int ROUTE>
 DEVICE void experts_few(
     Matrix gate, Matrix up, Matrix shared_gate, Matrix shared_up, Activations x, const float* logits, u32 ld,
     u32 shared_column, const u32* row_sequence, u32* expert, float* score, float* inner) {
-    typedef FewRows<HIDDEN, BITS, 1, 2, WARPS> F;
+    constexpr int RING = few_flight(HIDDEN, BITS, 2, WARPS);
+    typedef FewRows<HIDDEN, BITS, 1, 2, WARPS, (RING > 0 ? RING : 8), (RING > 0)> F;
     SHARED float part[WARPS][2][1][PART_STRIDE];
+    SHARED __align__(16) uint4 ring[WARPS][F::STAGED ? F::RING : 1];
+    SHARED __align__(16) u16 halves[F::STAGED ? PIECES * HIDDEN : 8];
+    SHARED float2 groups[F::STAGED ? HIDDEN / GROUP : 1];
     SHARED u32 chosen;
     u32 slot = blockIdx.y, row = blockIdx.z;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     F f;
+    f.ring = ring[warp];
     few_share(f, warp);
     if (slot == TOPK) {
         few_tile_row(f, 0, shared_gate, blockIdx.x);
@@ -158,7 +163,9 @@ DEVICE void experts_few(
         few_tile_row(f, 1, up, chosen * (EXPERT_WIDTH / 16) + blockIdx.x);
         few_start(f);
     }
-    few_run(f, few_inputs(f, x, row, row + 1));
+    Activations own = {halves, groups, 1};
+    if constexpr (F::STAGED) few_own(f, x, row, own);
+    few_run(f, F::STAGED ? few_inputs(f, own, 0, 1) : few_inputs(f, x, row, row + 1));
     few_part(f, 0, part[warp][0]);
     few_part(f, 1, part[warp][1]);
     __syncthreads();
