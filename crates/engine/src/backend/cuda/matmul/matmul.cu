@@ -261,7 +261,7 @@ DEVICE void few_staged(F& f, int slot) {
 
 // What fits beside the only row's activations in 48 KB: tiles of 4 bits that a warp of a ring has under
 // way, FewRows's FLIGHT_. 0: there is no room for a ring.
-constexpr int few_flight(int inputs, int bits, int tiles, int warps) {
+DEVICE constexpr int few_flight(int inputs, int bits, int tiles, int warps) {
     int room = 48 * 1024 - 256 - inputs * 2 * PIECES - inputs / GROUP * 8 - warps * tiles * 80;
     for (int flight = 8; flight > 0; flight /= 2) {
         int depth = flight * 4 / bits / tiles;
