@@ -175,6 +175,29 @@ fn decode(
 }
 
 #[test]
+fn a_full_step_of_short_contexts_gives_each_sequence_its_own_logits() {
+    const SEQUENCES: usize = 64;
+    for (model, shape, weights) in random::models() {
+        let shape = Shape { context_max: 64, ..shape };
+        for candidate in candidates() {
+            println!("{} with the {model} model", candidate.name);
+            let mut backend = candidate.backend(&shape, &weights);
+            let sequences: Vec<SequenceId> =
+                (0..SEQUENCES).map(|_| backend.open(64).unwrap()).collect();
+            let tokens: Vec<u32> = (0..SEQUENCES as u32).collect();
+            let row = |(&sequence, token)| Row { sequence, tokens: token, wants: Wants::Last };
+            let rows: Vec<Row> = sequences.iter().zip(tokens.chunks(1)).map(row).collect();
+            let mut logits = Logits::new();
+            backend.forward(&Batch { rows: &rows }, &mut logits).unwrap();
+            for at in [0, SEQUENCES - 1] {
+                let expected = alone(&mut *backend, &tokens[at..=at]);
+                candidate.assert_same("among others", logits.row(at), &expected);
+            }
+        }
+    }
+}
+
+#[test]
 fn forks_part_without_touching_each_other() {
     on_every_backend(|candidate, backend, shape| {
         let (trunk, left, right) =

@@ -48,7 +48,7 @@ use self::{
 use super::{
     Backend, BackendOptions, Batch, Footprint, Logits, Precision, SequenceBytes, SequenceId,
     SnapshotId,
-    histories::{KvLayout, Sequences, StateLayout, bytes_for, pages_for},
+    histories::{KvLayout, Sequences, StateLayout, bytes_for},
 };
 use crate::{
     Error,
@@ -61,9 +61,6 @@ const BATCH_TOKENS_MAX: usize = 4096;
 
 /// Most sequences in one forward pass, and the largest recorded step.
 const SEQUENCES_MAX: usize = 64;
-
-/// Fewest entries of a page table in a recorded step: shorter sequences share a recording.
-const PAGES_MIN: usize = 16;
 
 /// One model on one CUDA device.
 pub struct Cuda {
@@ -171,11 +168,11 @@ impl Cuda {
 
     /// The size of the batch's plan: a step is padded, so that few recordings serve all.
     fn plan_size(&self, batch: &Batch<'_>) -> PlanSize {
-        let pages = batch.rows.iter().map(|row| {
+        let lengths = batch.rows.iter().map(|row| {
             let index = self.sequences.index(row.sequence).expect("the batch was checked");
-            pages_for(self.sequences.history(index).len + row.tokens.len())
+            self.sequences.history(index).len + row.tokens.len()
         });
-        let pages_max = pages.max().unwrap_or(0).next_power_of_two().max(PAGES_MIN);
+        let pages_max = PlanSize::pages_max_for(lengths.max().unwrap_or(0));
         if is_step(batch) {
             let rows = batch.rows.len().next_power_of_two();
             return PlanSize { rows, sequences: rows, pages_max, wanted: rows };

@@ -6,8 +6,14 @@ use super::{
 };
 use crate::{
     Error,
-    backend::{Batch, histories::Sequences},
+    backend::{
+        Batch,
+        histories::{Sequences, pages_for},
+    },
 };
+
+/// Fewest entries of a page table: shorter sequences share a recorded step.
+const PAGES_MIN: usize = 16;
 
 /// No sequence: the row is padding.
 const NONE: u32 = u32::MAX;
@@ -42,6 +48,12 @@ pub(super) struct PlanSize {
 }
 
 impl PlanSize {
+    /// Entries of a page table for sequences of up to `tokens` tokens: rounded up, so that few
+    /// recorded steps serve all.
+    pub(super) fn pages_max_for(tokens: usize) -> usize {
+        pages_for(tokens).next_power_of_two().max(PAGES_MIN)
+    }
+
     /// Bytes of the block.
     pub(super) fn bytes(&self) -> usize {
         8 * self.sequences * (1 + self.pages_max) + 4 * self.words()
@@ -113,20 +125,18 @@ impl Planner {
             sequences.history(index)
         };
         let count = batch.rows.len();
-        for row in 0..size.sequences {
-            let state = if row < count { history(row).state.0 } else { 0 };
-            block.extend_from_slice(&state.to_le_bytes());
+        for row in 0..count {
+            block.extend_from_slice(&history(row).state.0.to_le_bytes());
         }
-        for row in 0..size.sequences {
-            let used = if row < count { history(row).pages.len() } else { 0 };
-            if row < count {
-                for &page in &history(row).pages {
-                    let start = sequences.pages().memory().start(page);
-                    block.extend_from_slice(&start.0.to_le_bytes());
-                }
+        block.resize(8 * size.sequences, 0);
+        for row in 0..count {
+            for &page in &history(row).pages {
+                let start = sequences.pages().memory().start(page);
+                block.extend_from_slice(&start.0.to_le_bytes());
             }
-            block.resize(block.len() + 8 * (size.pages_max - used), 0);
+            block.resize(8 * (size.sequences + (row + 1) * size.pages_max), 0);
         }
+        block.resize(8 * size.sequences * (1 + size.pages_max), 0);
         for (index, row) in batch.rows.iter().enumerate() {
             let (start, len) = (history(index).len, row.tokens.len());
             first_row.push(tokens.len() as u32);
@@ -147,5 +157,22 @@ impl Planner {
         debug_assert_eq!(block.len(), size.bytes());
         device.upload(at, block)?;
         Ok(size.place(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the scratch has room for must hold the plan of every step, of the shortest contexts too.
+    #[test]
+    fn a_page_table_of_the_longest_context_has_room_for_every_shorter_one() {
+        for context in [1, 64, 65, 2048, 262_144] {
+            let longest = PlanSize::pages_max_for(context);
+            for tokens in [0, 1, context / 2, context] {
+                let pages = PlanSize::pages_max_for(tokens);
+                assert!(pages_for(tokens) <= pages && pages <= longest, "{tokens} of {context}");
+            }
+        }
     }
 }

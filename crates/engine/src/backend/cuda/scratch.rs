@@ -8,7 +8,6 @@ use super::{
 };
 use crate::{
     Error,
-    backend::histories::pages_for,
     model::{MixerKind, MlpShape, Shape},
 };
 
@@ -81,7 +80,7 @@ impl Scratch {
         let plan = PlanSize {
             rows,
             sequences,
-            pages_max: pages_for(shape.context_max).next_power_of_two(),
+            pages_max: PlanSize::pages_max_for(shape.context_max),
             wanted: rows,
         };
         let (net, attention) = (&shape.delta_net, &shape.attention);
