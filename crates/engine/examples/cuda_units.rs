@@ -1,7 +1,8 @@
 //! Writes what the CUDA backend compiles, for tools that look at kernels without a card:
 //! `cargo run -p calla-engine --example cuda_units -- FOLDER [CHECKPOINT...]` makes a folder for each
 //! model and mode, with one `.cu` file a unit. Models are the made-up ones, Qwen3.6-35B-A3B's
-//! dimensions first, and the given checkpoint folders.
+//! dimensions first, and the given checkpoint folders. Kernels as they are for a profile are there for
+//! the first.
 //!
 //! A made-up model has no weights here: units depend on the dimensions alone.
 
@@ -23,6 +24,14 @@ const SHARED_SMALL: usize = 99 << 10;
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let out = arguments.next().ok_or("which folder to write to?")?;
+    let preset = Preset::ALL[0];
+    let shape = preset.shape(None).ok_or("a preset has layers")?;
+    let weights_of_it = weights(&shape);
+    let folder = Path::new(&out).join(format!("{}-stamped", preset.name()));
+    fs::create_dir_all(&folder)?;
+    for unit in cuda::units(&shape, &weights_of_it, Precision::Default, SHARED_LARGE, true) {
+        fs::write(folder.join(format!("{}.cu", unit.name)), &unit.source)?;
+    }
     for preset in Preset::ALL {
         let shape = preset.shape(None).ok_or("a preset has layers")?;
         write(Path::new(&out), preset.name(), &shape, &weights(&shape))?;
@@ -39,11 +48,11 @@ fn write(out: &Path, model: &str, shape: &Shape, weights: &Weights) -> Result<()
     for (mode, precision) in [("default", Precision::Default), ("exact", Precision::Exact)] {
         let folder = out.join(format!("{model}-{mode}"));
         fs::create_dir_all(&folder)?;
-        let large = cuda::units(shape, weights, precision, SHARED_LARGE);
+        let large = cuda::units(shape, weights, precision, SHARED_LARGE, false);
         for unit in &large {
             fs::write(folder.join(format!("{}.cu", unit.name)), &unit.source)?;
         }
-        for unit in cuda::units(shape, weights, precision, SHARED_SMALL) {
+        for unit in cuda::units(shape, weights, precision, SHARED_SMALL, false) {
             if !large.contains(&unit) {
                 fs::write(folder.join(format!("{}_small.cu", unit.name)), &unit.source)?;
             }

@@ -3,7 +3,8 @@
 //! Objects: a [`Profile`] covers the passes between [`super::Backend::start_profile`] and
 //! [`super::Backend::end_profile`]; it has a [`StageProfile`] for each stage that ran, and that an
 //! [`OpProfile`] for each op. Times of ops are times of threads: a stage's ops add up to its
-//! duration once for each thread, the waiting included, so nothing is left unexplained.
+//! duration once for each thread, the waiting included, so nothing is left unexplained. A device that
+//! runs one kernel after the other is one thread.
 
 use std::time::Duration;
 
@@ -67,6 +68,8 @@ macro_rules! ops {
 ops! {
     /// Expanding rows of the embedding matrix.
     Rows "rows",
+    /// Cosines and sines of RoPE, where all layers share them.
+    RopeTable "rope_table",
     /// Residual, norm, and rounding of the result for the products after it.
     Norm "norm",
     /// Products that give a DeltaNet's queries, keys, values, gates.
@@ -79,6 +82,8 @@ ops! {
     State "state",
     /// Norm and gate of what the states gave.
     GatedNorm "gated_norm",
+    /// All of a DeltaNet between its products, where one kernel does it.
+    DeltaDecode "delta_decode",
     /// Products that give an attention's queries, gates, keys and values.
     Qkv "qkv",
     /// Norms and turns of queries and keys; keys and values to the cache.
@@ -97,6 +102,8 @@ ops! {
     Router "router",
     /// Softmax of the scores and the best experts.
     Choose "choose",
+    /// Sorting the experts' visits by expert.
+    SortVisits "sort_visits",
     /// Products of the routed experts' gates and ups.
     ExpertsGateUp "experts_gate_up",
     /// Products of the routed experts' downs.
@@ -124,6 +131,8 @@ ops! {
 pub struct Profile {
     /// Threads that shared the work.
     pub threads: usize,
+    /// How many there were.
+    pub passes: u64,
     /// Duration of the passes.
     pub wall: Duration,
     /// The stages that ran, in order; their durations add up to [`Profile::wall`].
@@ -148,6 +157,8 @@ pub struct OpProfile {
     pub op: Op,
     /// What all threads together spent on it.
     pub time: Duration,
+    /// Kernels that were launched for it; 0 where there is nothing to launch.
+    pub launches: u64,
     /// Bytes of weights, states and caches that it asked for, wherever they lay.
     pub bytes: u64,
     /// Operations of its products, delta rules and attention.

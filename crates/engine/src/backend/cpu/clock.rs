@@ -51,6 +51,7 @@ pub(super) struct Clocks {
     of_workers: Box<[Clock]>,
     /// Duration of the passes.
     wall_ns: AtomicU64,
+    passes: AtomicU64,
     /// When the present pass began.
     begin_ns: AtomicU64,
 }
@@ -61,6 +62,7 @@ impl Clocks {
         Self {
             of_workers: (0..workers).map(|_| Clock::new(start)).collect(),
             wall_ns: AtomicU64::new(0),
+            passes: AtomicU64::new(0),
             begin_ns: AtomicU64::new(0),
         }
     }
@@ -73,6 +75,7 @@ impl Clocks {
     /// Forgets everything.
     pub(super) fn reset(&self) {
         self.wall_ns.store(0, Relaxed);
+        self.passes.store(0, Relaxed);
         for clock in &self.of_workers {
             clock.label.store(NOWHERE, Relaxed);
             clock.totals.iter().for_each(Total::reset);
@@ -89,12 +92,14 @@ impl Clocks {
     pub(super) fn end(&self) {
         let now = self.of_workers[0].switch(NOWHERE);
         add(&self.wall_ns, now - self.begin_ns.load(Relaxed));
+        add(&self.passes, 1);
     }
 
     /// What was measured since the reset; no pass and no job may be running.
     pub(super) fn profile(&self) -> Profile {
         Profile {
             threads: self.of_workers.len(),
+            passes: self.passes.load(Relaxed),
             wall: Duration::from_nanos(self.wall_ns.load(Relaxed)),
             stages: Stage::ALL
                 .into_iter()
@@ -131,6 +136,7 @@ impl Clocks {
             OpProfile {
                 op,
                 time: Duration::from_nanos(time_ns),
+                launches: 0,
                 bytes: sum(|total| &total.bytes),
                 flop: sum(|total| &total.flop),
             }

@@ -115,7 +115,7 @@ impl Dimensions {
         kernels: Vec<String>,
     ) -> Unit {
         let source = [&self.defines, PRELUDE, file, instances].join("\n");
-        Unit { name, source, kernels }
+        Unit { name, source, kernels, stamps: None }
     }
 }
 

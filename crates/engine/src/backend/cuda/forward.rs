@@ -4,7 +4,7 @@ use super::{
     pass::Pass,
     weights::{DeviceMixer, DeviceMlp, DeviceWeights},
 };
-use crate::Error;
+use crate::{Error, backend::profile::Stage};
 
 impl Pass<'_> {
     /// Everything but the head.
@@ -13,6 +13,7 @@ impl Pass<'_> {
     /// When the device fails.
     pub(super) fn layers(&self, weights: &DeviceWeights) -> Result<(), Error> {
         // embed
+        self.enter(Stage::Embed);
         self.embed(&weights.embed)?;
         self.turns()?;
 
@@ -22,10 +23,12 @@ impl Pass<'_> {
             let gain = layer.input_norm;
             match &layer.mixer {
                 DeviceMixer::DeltaNet(mixer) => {
+                    self.enter(Stage::DeltaNet);
                     self.delta_net(mixer, gain, delta_nets)?;
                     delta_nets += 1;
                 }
                 DeviceMixer::Attention(mixer) => {
+                    self.enter(Stage::Attention);
                     self.attention(mixer, gain, attentions)?;
                     attentions += 1;
                 }
@@ -34,8 +37,14 @@ impl Pass<'_> {
             // moe or mlp
             let gain = layer.post_norm;
             match &layer.mlp {
-                DeviceMlp::Dense(mlp) => self.mlp(mlp, gain)?,
-                DeviceMlp::Moe(moe) => self.moe(moe, gain)?,
+                DeviceMlp::Dense(mlp) => {
+                    self.enter(Stage::Mlp);
+                    self.mlp(mlp, gain)?;
+                }
+                DeviceMlp::Moe(moe) => {
+                    self.enter(Stage::Moe);
+                    self.moe(moe, gain)?;
+                }
             }
         }
         Ok(())

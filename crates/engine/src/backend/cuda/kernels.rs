@@ -5,12 +5,12 @@ use std::{collections::BTreeSet, thread};
 use super::{
     attention::{self, AttentionKernels, Tiles},
     delta_net::{self, DeltaNetKernels},
-    device::{Device, Kernel, Unit},
+    device::{Address, Device, Kernel, Unit},
     dimensions::{Dimensions, TILE_OUTPUTS},
     embed,
     matmul::{self, Key, MatmulKernels, SwigluKey},
     moe::{self, MoeDimensions, MoeKernels},
-    norm,
+    norm, profile,
 };
 use crate::{
     Error,
@@ -26,6 +26,8 @@ pub(super) struct Kernels {
     pub(super) delta_net: Option<DeltaNetKernels>,
     pub(super) attention: Option<AttentionKernels>,
     pub(super) moe: Option<MoeKernels>,
+    /// Notes its time and does nothing; compiled with stamps.
+    pub(super) end: Option<Kernel>,
 }
 
 /// Of stage `embed`.
@@ -35,7 +37,7 @@ pub(super) struct EmbedKernels {
 }
 
 /// What is compiled for a model, in the order in which [`Kernels::compile`] takes it apart.
-struct Plan {
+pub(super) struct KernelPlan {
     units: Vec<Unit>,
     linear: Vec<Key>,
     swiglu: Vec<SwigluKey>,
@@ -45,19 +47,22 @@ struct Plan {
 
 /// The compilation units of a model: for tools that look at kernels without a device.
 ///
-/// `shared_per_block` is what a block of the device may ask for ([`Device::shared_per_block`]).
+/// `shared_per_block` is what a block of the device may ask for ([`Device::shared_per_block`]);
+/// `stamped` kernels are those that a profile is taken with.
 pub fn units(
     shape: &Shape,
     weights: &Weights,
     precision: Precision,
     shared_per_block: usize,
+    stamped: bool,
 ) -> Vec<Unit> {
     let dimensions = Dimensions::new(shape, weights, precision);
-    Plan::new(shape, weights, &dimensions, shared_per_block).units
+    let plan = KernelPlan::new(shape, weights, &dimensions, shared_per_block);
+    if stamped { plan.stamped(&dimensions, Address::default()) } else { plan.units }
 }
 
-impl Plan {
-    fn new(
+impl KernelPlan {
+    pub(super) fn new(
         shape: &Shape,
         weights: &Weights,
         dimensions: &Dimensions,
@@ -91,23 +96,33 @@ impl Plan {
         }
         Self { units, linear, swiglu, tiles, moe }
     }
+
+    /// The units, and one behind them for the end of a pass, as they are measured.
+    fn stamped(&self, dimensions: &Dimensions, stamps: Address) -> Vec<Unit> {
+        let end = dimensions.unit("end", profile::SOURCE, "", vec!["end_of_pass".to_owned()]);
+        let units = self.units.iter().chain([&end]);
+        units.map(|unit| profile::stamped(unit, stamps)).collect()
+    }
 }
 
 impl Kernels {
-    /// Compiles all units, side by side, or finds them compiled.
+    /// Compiles all units, side by side, or finds them compiled; with `stamps` those that note their
+    /// times there.
     ///
     /// # Errors
     /// When the compiler refuses a unit, which is a bug, or the device fails.
     pub(super) fn compile(
         device: &dyn Device,
+        plan: &KernelPlan,
         shape: &Shape,
-        weights: &Weights,
         dimensions: &Dimensions,
+        stamps: Option<Address>,
     ) -> Result<Self, Error> {
-        let plan = Plan::new(shape, weights, dimensions, device.shared_per_block());
+        let stamped = stamps.map(|stamps| plan.stamped(dimensions, stamps));
+        let units = stamped.as_ref().unwrap_or(&plan.units);
         let compiled: Vec<_> = thread::scope(|scope| {
             let workers: Vec<_> =
-                plan.units.iter().map(|unit| scope.spawn(move || device.compile(unit))).collect();
+                units.iter().map(|unit| scope.spawn(move || device.compile(unit))).collect();
             workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
         });
         let mut compiled = compiled.into_iter();
@@ -138,6 +153,10 @@ impl Kernels {
             moe: match plan.moe {
                 None => None,
                 Some(dimensions) => Some(MoeKernels::new(dimensions, &next()?)),
+            },
+            end: match stamps {
+                None => None,
+                Some(_) => Some(next()?[0]),
             },
         })
     }

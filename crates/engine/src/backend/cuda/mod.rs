@@ -28,20 +28,26 @@ mod moe;
 mod norm;
 mod pass;
 mod plan;
+mod profile;
 mod scratch;
 mod support;
 mod weights;
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+    time::Instant,
+};
 
 pub use self::kernels::units;
 use self::{
     arena::Arena,
     device::{Device, Graph, driver::Driver},
     dimensions::{Dimensions, GROUP_MIN},
-    kernels::Kernels,
+    kernels::{KernelPlan, Kernels},
     memory::HistoryMemory,
     plan::{PlanSize, Planner},
+    profile::{Amount, Meter, Note, Trace},
     scratch::Scratch,
     weights::DeviceWeights,
 };
@@ -49,10 +55,11 @@ use super::{
     Backend, BackendOptions, Batch, Footprint, Logits, Precision, SequenceBytes, SequenceId,
     SnapshotId,
     histories::{KvLayout, Sequences, StateLayout, bytes_for},
+    profile::Profile,
 };
 use crate::{
     Error,
-    model::{Shape, Weights},
+    model::{ATTEND_FLOP, MixerKind, Shape, Weights},
 };
 
 /// Most tokens in one forward pass: experts of the 35B model get 128 rows each on average, and the
@@ -68,12 +75,33 @@ pub struct Cuda {
     precision: Precision,
     device: Arc<dyn Device>,
     dimensions: Dimensions,
-    kernels: Kernels,
+    kernel_plan: KernelPlan,
+    chain: Chain,
+    profiler: Option<Profiler>,
     weights: DeviceWeights,
     sequences: Sequences<HistoryMemory>,
     scratch: Scratch,
     planner: Planner,
-    graphs: HashMap<PlanSize, Graph>,
+}
+
+/// One set of kernels, and the steps recorded with it.
+struct Chain {
+    kernels: Kernels,
+    steps: HashMap<PlanSize, Step>,
+}
+
+/// A recorded step.
+struct Step {
+    graph: Graph,
+    /// Its launches, where they are measured.
+    notes: Vec<Note>,
+}
+
+/// What a profile is taken with. It is made for the first one and kept.
+struct Profiler {
+    chain: Chain,
+    meter: Meter,
+    running: bool,
 }
 
 impl Cuda {
@@ -105,7 +133,9 @@ impl Cuda {
         let needed = weights::bytes(weights, group)
             + scratch::bytes(&shape, group, pieces, rows, SEQUENCES_MAX);
         support::check_memory(&*device, needed)?;
-        let kernels = Kernels::compile(&*device, &shape, weights, &dimensions)?;
+        let shared_per_block = device.shared_per_block();
+        let kernel_plan = KernelPlan::new(&shape, weights, &dimensions, shared_per_block);
+        let kernels = Kernels::compile(&*device, &kernel_plan, &shape, &dimensions, None)?;
         let memory = Arena::new(Arc::clone(&device), "intermediate results");
         let scratch = Scratch::new(memory, &shape, group, pieces, rows, SEQUENCES_MAX)?;
         let (kv, state) = (KvLayout::new(&shape, precision), state_layout(&shape));
@@ -114,12 +144,13 @@ impl Cuda {
             weights: DeviceWeights::load(&device, &kernels.matmul.repack, group, weights)?,
             sequences: Sequences::new(kv, state, memory),
             planner: Planner::default(),
-            graphs: HashMap::new(),
+            chain: Chain::new(kernels),
+            profiler: None,
+            kernel_plan,
             precision,
             shape,
             device,
             dimensions,
-            kernels,
             scratch,
         })
     }
@@ -131,39 +162,79 @@ impl Cuda {
     /// when the last one has ended, and the first kernel after it.
     fn run(&mut self, batch: &Batch<'_>, logits: &mut [f32]) -> Result<(), Error> {
         let size = self.plan_size(batch);
+        let attend = self.attend_amount(batch);
+        let (Chain { kernels, steps }, meter) = match &mut self.profiler {
+            Some(Profiler { chain, meter, running: true }) => (chain, Some(meter)),
+            _ => (&mut self.chain, None),
+        };
+        if let Some(meter) = &meter {
+            meter.begin()?;
+        }
+        let trace = meter.is_some().then(Trace::new);
         let plan =
             self.planner.write(batch, &self.sequences, size, &*self.device, self.scratch.plan)?;
         let pass = pass::Pass {
             device: &*self.device,
             shape: &self.shape,
             dimensions: &self.dimensions,
-            kernels: &self.kernels,
+            kernels,
             scratch: &self.scratch,
             plan,
+            trace: trace.as_ref(),
         };
         if is_step(batch) {
-            let graph = match self.graphs.get(&size) {
-                Some(&graph) => graph,
-                None => {
+            let step = match steps.entry(size) {
+                Entry::Occupied(step) => step.into_mut(),
+                Entry::Vacant(place) => {
                     let graph = self.device.record(&mut || {
                         pass.layers(&self.weights)?;
-                        pass.head(&self.weights, 0, size.wanted)
+                        pass.head(&self.weights, 0, size.wanted)?;
+                        pass.end()
                     })?;
-                    self.graphs.insert(size, graph);
-                    graph
+                    let notes = trace.map(Trace::into_notes).unwrap_or_default();
+                    place.insert(Step { graph, notes })
                 }
             };
-            self.device.replay(graph)?;
-            return self.device.download(self.scratch.logits, head::as_bytes(logits));
+            self.device.replay(step.graph)?;
+            self.device.download(self.scratch.logits, head::as_bytes(logits))?;
+            return meter.map_or(Ok(()), |meter| meter.end(&step.notes, attend));
         }
         pass.layers(&self.weights)?;
+        if logits.is_empty() {
+            pass.end()?;
+        }
         for (index, piece) in logits.chunks_mut(scratch::LOGIT_ROWS * self.shape.vocab).enumerate()
         {
             let rows = piece.len() / self.shape.vocab;
             pass.head(&self.weights, index * scratch::LOGIT_ROWS, rows)?;
+            pass.end()?;
             self.device.download(self.scratch.logits, head::as_bytes(piece))?;
         }
-        Ok(())
+        match (meter, trace) {
+            (Some(meter), Some(trace)) => meter.end(&trace.into_notes(), attend),
+            _ => Ok(()),
+        }
+    }
+
+    /// What attention does in all layers. Which bytes a prompt's tokens read together, is up to its
+    /// kernels: they are counted where each sequence has one token.
+    fn attend_amount(&self, batch: &Batch<'_>) -> Amount {
+        let keys = batch.rows.iter().map(|row| {
+            let index = self.sequences.index(row.sequence).expect("the batch was checked");
+            let (start, count) = (self.sequences.history(index).len, row.tokens.len());
+            count * start + count * (count + 1) / 2
+        });
+        let shape = &self.shape.attention;
+        let elements = keys.sum::<usize>() * self.shape.layers_of(MixerKind::Attention);
+        let read_alone = batch.rows.iter().all(|row| row.tokens.len() == 1);
+        let element_bytes = self.sequences.pages().layout().element_bytes;
+        Amount {
+            bytes: match read_alone {
+                true => (2 * elements * shape.kv_width() * element_bytes) as u64,
+                false => 0,
+            },
+            flop: (ATTEND_FLOP * elements * shape.query_width()) as u64,
+        }
     }
 
     /// The size of the batch's plan: a step is padded, so that few recordings serve all.
@@ -183,6 +254,12 @@ impl Cuda {
             pages_max,
             wanted: batch.logit_rows(),
         }
+    }
+}
+
+impl Chain {
+    fn new(kernels: Kernels) -> Self {
+        Self { kernels, steps: HashMap::new() }
     }
 }
 
@@ -344,5 +421,27 @@ impl Backend for Cuda {
             self.sequences.history_mut(index).len += row.tokens.len();
         }
         Ok(())
+    }
+
+    /// Compiles the kernels once more, the first time.
+    fn start_profile(&mut self) -> Result<(), Error> {
+        let profiler = match &mut self.profiler {
+            Some(profiler) => profiler,
+            none => {
+                let (plan, shape, dimensions) = (&self.kernel_plan, &self.shape, &self.dimensions);
+                let meter = Meter::new(&self.device)?;
+                let stamps = Some(meter.stamps());
+                let kernels = Kernels::compile(&*self.device, plan, shape, dimensions, stamps)?;
+                none.insert(Profiler { chain: Chain::new(kernels), meter, running: false })
+            }
+        };
+        profiler.meter.reset();
+        profiler.running = true;
+        Ok(())
+    }
+
+    fn end_profile(&mut self) -> Option<Profile> {
+        let profiler = self.profiler.as_mut()?;
+        std::mem::take(&mut profiler.running).then(|| profiler.meter.profile())
     }
 }

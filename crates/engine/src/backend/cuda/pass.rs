@@ -5,9 +5,10 @@ use super::{
     device::{Argument, Device, Kernel, Launch},
     dimensions::Dimensions,
     plan::Plan,
+    profile::{Trace, Work},
     scratch::Scratch,
 };
-use crate::{Error, model::Shape};
+use crate::{Error, backend::profile::Stage, model::Shape};
 
 /// One forward pass: its launches are queued or recorded in order.
 pub(super) struct Pass<'a> {
@@ -17,15 +18,25 @@ pub(super) struct Pass<'a> {
     pub(super) kernels: &'a Kernels,
     pub(super) scratch: &'a Scratch,
     pub(super) plan: Plan,
+    /// What is launched, where it is measured.
+    pub(super) trace: Option<&'a Trace>,
 }
 
 impl Pass<'_> {
-    /// Queues a launch. A grid without blocks is nothing to do.
+    /// The launches from now on are this stage's.
+    pub(super) fn enter(&self, stage: Stage) {
+        if let Some(trace) = self.trace {
+            trace.enter(stage);
+        }
+    }
+
+    /// Queues a launch, which does `work`. A grid without blocks is nothing to do.
     ///
     /// # Errors
     /// When the device fails.
     pub(super) fn launch(
         &self,
+        work: impl Into<Work>,
         kernel: Kernel,
         grid: [usize; 3],
         block: usize,
@@ -41,7 +52,29 @@ impl Pass<'_> {
             block: block as u32,
             shared_bytes: shared_bytes as u32,
             arguments,
-        })
+        })?;
+        if let Some(trace) = self.trace {
+            trace.launched(work.into());
+        }
+        Ok(())
+    }
+
+    /// Queues what notes the end of the launches so far, where they are measured. The host comes
+    /// next, and its time is nobody's.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn end(&self) -> Result<(), Error> {
+        let (Some(trace), Some(kernel)) = (self.trace, self.kernels.end) else { return Ok(()) };
+        self.device.launch(&Launch {
+            kernel,
+            grid: [1; 3],
+            block: 32,
+            shared_bytes: 0,
+            arguments: &[],
+        })?;
+        trace.ended();
+        Ok(())
     }
 
     /// Whether no sequence has more than one row.

@@ -11,6 +11,9 @@
 // DELTA_LAYERS, GROUP (inputs that share a scale of an activation: 32 or 64), PIECES (halves that
 // make up an activation: 1 by default, 2 in exact mode), KV_FLOAT (0: keys and values are cached as
 // half, 1: as float). A dense model has EXPERTS 0.
+//
+// STAMPS is defined where a profile is taken: so many kernels of a pass note when their inputs are
+// there.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -150,9 +153,46 @@ DEVICE void start_next() {
 #endif
 }
 
+// ---- time ------------------------------------------------------------------------------------
+
+#ifdef STAMPS
+__device__ u64* stamps_at; // written by the host when the module is loaded
+DEVICE u64* stamps() { return stamps_at; }
+
+// Nanoseconds, the same on all multiprocessors.
+DEVICE u64 time_ns() {
+    u64 time;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time) :: "memory");
+    return time;
+}
+#endif
+
 #endif // CALLA_EMULATOR
 
 // ---- both ------------------------------------------------------------------------------------
+
+#ifdef STAMPS
+// Where the launch notes its time, for the grid's first thread:
+//
+//   stamps() [1 + STAMPS] u64: launches so far, then a time each, in any order
+//
+// Times tell the order of launches, since each waits for the one before it; so a place can be taken
+// beforehand, and nothing is waited for between the end of the last kernel and this one's work.
+DEVICE u64* take_stamp() {
+    if (threadIdx.x != 0 || blockIdx.x != 0 || blockIdx.y != 0 || blockIdx.z != 0) return nullptr;
+    u64 place = atomicAdd(stamps(), 1ull);
+    return place < STAMPS ? stamps() + 1 + place : nullptr;
+}
+DEVICE void stamp(u64* place) {
+    if (place) *place = time_ns();
+}
+#define wait_for_inputs()             \
+    do {                              \
+        u64* place_ = take_stamp();   \
+        wait_for_inputs();            \
+        stamp(place_);                \
+    } while (0)
+#endif
 
 DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 DEVICE float silu(float x) { return x / (1.0f + expf(-x)); }

@@ -7,6 +7,7 @@ use super::{
     device::{Address, Argument, Device, Kernel, Launch, Matrix},
     dimensions::{TILE_INPUTS, TILE_OUTPUTS},
     matmul::RepackKernels,
+    profile::Amount,
 };
 use crate::{
     Error,
@@ -33,6 +34,8 @@ pub(super) struct Embedding {
     pub(super) weight: Address,
     pub(super) scales: Address,
     pub(super) biases: Address,
+    /// Of one row.
+    pub(super) amount: Amount,
 }
 
 /// One layer.
@@ -89,11 +92,14 @@ pub(super) struct DeviceSwiglu {
     pub(super) up: Matrix,
     pub(super) down_bits: usize,
     pub(super) down: Matrix,
+    /// Of gate and up with one row; of routed experts, of one expert.
+    pub(super) gate_up_amount: Amount,
+    /// Of down likewise.
+    pub(super) down_amount: Amount,
 }
 
 /// Matrices with the same input whose results stand side by side, each from a tile's start.
 pub(super) struct Projection {
-    pub(super) inputs: usize,
     /// Runs of matrices of the same bits, as one each.
     pub(super) parts: Vec<Part>,
 }
@@ -101,11 +107,14 @@ pub(super) struct Projection {
 /// Neighbours in a projection.
 pub(super) struct Part {
     pub(super) matrix: Matrix,
+    pub(super) inputs: usize,
     pub(super) bits: usize,
     /// First column of the result.
     pub(super) column: usize,
     /// Outputs, padding included.
     pub(super) outputs: usize,
+    /// With one row.
+    pub(super) amount: Amount,
 }
 
 /// Bytes of [`DeviceWeights`], but for small vectors.
@@ -141,6 +150,7 @@ impl DeviceWeights {
             weight: loader.memory.copy_of(&weights.embed.weight)?,
             scales: loader.memory.copy_of(&weights.embed.scales)?,
             biases: loader.memory.copy_of(&weights.embed.biases)?,
+            amount: Amount { bytes: weights.embed.output_bytes() as u64, flop: 0 },
         };
         let layers = weights.layers.iter().map(|layer| loader.layer(layer));
         let layers = layers.collect::<Result<_, _>>()?;
@@ -204,10 +214,12 @@ impl Loader<'_> {
             let matrix = self.stack(run)?;
             let outputs =
                 run.iter().map(|linear| linear.outputs.next_multiple_of(TILE_OUTPUTS)).sum();
-            parts.push(Part { matrix, bits: run[0].bits, column, outputs });
+            let Linear { inputs, bits, .. } = *run[0];
+            let amount = Amount::of_product(run);
+            parts.push(Part { matrix, inputs, bits, column, outputs, amount });
             column += outputs;
         }
-        Ok(Projection { inputs: matrices[0].inputs, parts })
+        Ok(Projection { parts })
     }
 
     fn swiglu(&mut self, mlp: &Swiglu) -> Result<DeviceSwiglu, Error> {
@@ -218,6 +230,8 @@ impl Loader<'_> {
             up: self.stack(&[&mlp.up])?,
             down_bits: mlp.down.bits,
             down: self.stack(&[&mlp.down])?,
+            gate_up_amount: Amount::of_product(&[&mlp.gate, &mlp.up]),
+            down_amount: Amount::of_product(&[&mlp.down]),
         })
     }
 
@@ -230,6 +244,8 @@ impl Loader<'_> {
             up: stack(&experts.up)?,
             down_bits: experts.down[0].bits,
             down: stack(&experts.down)?,
+            gate_up_amount: Amount::of_product(&[&experts.gate[0], &experts.up[0]]),
+            down_amount: Amount::of_product(&[&experts.down[0]]),
         })
     }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Error,
-    backend::{Precision, histories::PAGE_TOKENS},
+    backend::{Precision, histories::PAGE_TOKENS, profile::Op},
     model::{AttentionShape, Shape},
 };
 
@@ -112,7 +112,7 @@ impl Pass<'_> {
         // qkv
         let projected = self.scratch.projected;
         let width = attention_width(self.shape);
-        self.norm_project(gain, &weights.input, projected, width)?;
+        self.norm_project(Op::Qkv, gain, &weights.input, projected, width)?;
 
         // qk-norm, RoPE, KV write, attend, gate
         let rows = self.plan.rows;
@@ -140,7 +140,7 @@ impl Pass<'_> {
         }
 
         // o_proj
-        self.project_add(&weights.output, self.scratch.read, rows)
+        self.project_add(Op::OProj, &weights.output, self.scratch.read, rows)
     }
 
     fn attention_kernels(&self) -> &AttentionKernels {
@@ -152,6 +152,7 @@ impl Pass<'_> {
         let scratch = self.scratch.attention.as_ref().expect("made for this shape");
         let heads = shape.heads + 2 * shape.kv_heads;
         self.launch(
+            Op::KvWrite,
             self.attention_kernels().queries_keys,
             [heads.div_ceil(BLOCK_HEADS), self.plan.rows, 1],
             32 * BLOCK_HEADS,
@@ -177,6 +178,7 @@ impl Pass<'_> {
         let scratch = self.scratch.attention.as_ref().expect("made for this shape");
         let width = self.shape.attention.query_width();
         self.launch(
+            Op::Attend,
             self.attention_kernels().attend,
             part.grid(&self.shape.attention),
             128,
@@ -206,6 +208,7 @@ impl Pass<'_> {
         let width = attention_width(self.shape);
         let turn_bytes = 8 * self.shape.attention.rotary_dims / 2;
         self.launch(
+            Op::Attend,
             kernel,
             part.grid(&self.shape.attention),
             128,
@@ -232,6 +235,7 @@ impl Pass<'_> {
         let scratch = self.scratch.attention.as_ref().expect("made for this shape");
         let (width, read) = (attention_width(self.shape), self.shape.attention.query_width());
         self.launch(
+            Op::Merge,
             self.attention_kernels().attend_merge,
             [read.div_ceil(MERGE_COLUMNS), part.rows, 1],
             256,
@@ -256,6 +260,7 @@ impl Pass<'_> {
         // At least as many as there are: the kernel finds out which ones.
         let count = plan.rows / tiles.tokens + plan.sequences;
         self.launch(
+            Op::Attend,
             kernel,
             [self.shape.attention.kv_heads, count, 1],
             32 * tiles.warps,

@@ -3,13 +3,14 @@
 use super::{
     device::{Address, Kernel},
     pass::Pass,
+    profile::Amount,
     scratch::delta_net_width,
     weights::DeviceDeltaNet,
 };
 use crate::{
     Error,
-    backend::histories::StateLayout,
-    model::{DeltaNetShape, Shape},
+    backend::{histories::StateLayout, profile::Op},
+    model::{DELTA_FLOP, DeltaNetShape, Shape},
 };
 
 /// The kernel file.
@@ -49,7 +50,7 @@ impl Pass<'_> {
         // in_proj
         let projected = self.scratch.projected;
         let width = delta_net_width(self.shape);
-        self.norm_project(gain, &weights.input, projected, width)?;
+        self.norm_project(Op::InProj, gain, &weights.input, projected, width)?;
 
         // conv, gates, state, gated norm
         let layout =
@@ -64,7 +65,7 @@ impl Pass<'_> {
         }
 
         // out_proj
-        self.project_add(&weights.output, self.scratch.read, self.plan.rows)
+        self.project_add(Op::OutProj, &weights.output, self.scratch.read, self.plan.rows)
     }
 
     fn delta_net_kernels(&self) -> &DeltaNetKernels {
@@ -88,7 +89,17 @@ impl Pass<'_> {
             self.scratch.read.into(),
         ];
         let kernel = self.delta_net_kernels().delta_decode;
-        self.launch(kernel, [value_heads, self.plan.rows, 1], 4 * value_dim, 0, &arguments)
+        let work = (Op::DeltaDecode, self.states_amount());
+        self.launch(work, kernel, [value_heads, self.plan.rows, 1], 4 * value_dim, 0, &arguments)
+    }
+
+    /// Of the delta rule: a layer's states are read and written, and follow every row.
+    fn states_amount(&self) -> Amount {
+        let elements = self.shape.delta_net.state_len();
+        Amount {
+            bytes: (2 * 4 * elements * self.plan.sequences) as u64,
+            flop: (DELTA_FLOP * elements * self.plan.rows) as u64,
+        }
     }
 
     /// The same for any number of new tokens.
@@ -99,6 +110,7 @@ impl Pass<'_> {
         let (projected, width) = (self.scratch.projected, delta_net_width(self.shape) as u32);
         let (plan, rows) = (&self.plan, self.plan.rows);
         self.launch(
+            Op::Conv,
             kernels.conv_gates,
             [rows.div_ceil(CONV_ROWS), shape.key_heads, 1],
             shape.key_dim.max(shape.value_dim),
@@ -120,6 +132,7 @@ impl Pass<'_> {
             ],
         )?;
         self.launch(
+            (Op::State, self.states_amount()),
             kernels.delta_step,
             [shape.value_width() / STEP_VALUES, plan.sequences, 1],
             128,
@@ -137,6 +150,7 @@ impl Pass<'_> {
             ],
         )?;
         self.launch(
+            Op::GatedNorm,
             kernels.gated_norm,
             [rows, 1, 1],
             (shape.value_width() / 8).next_multiple_of(32).min(1024),

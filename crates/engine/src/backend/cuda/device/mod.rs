@@ -39,6 +39,8 @@ pub struct Unit {
     pub source: String,
     /// The kernels that it defines, by name.
     pub kernels: Vec<String>,
+    /// Where its kernels note when they run, if the source defines `STAMPS`; see `prelude.cu`.
+    pub stamps: Option<Address>,
 }
 
 /// A kernel that has been compiled for the device and loaded. Good while the device lives.

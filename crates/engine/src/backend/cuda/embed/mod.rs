@@ -1,7 +1,7 @@
 //! Stage `embed`: each row's token gives its row of the residual stream.
 
 use super::{pass::Pass, weights::Embedding};
-use crate::{Error, model::Shape};
+use crate::{Error, backend::profile::Op, model::Shape};
 
 /// The kernel file.
 pub(super) const SOURCE: &str = include_str!("embed.cu");
@@ -24,7 +24,9 @@ impl Pass<'_> {
             self.scratch.x.into(),
         ];
         let block = threads(self.shape);
-        self.launch(self.kernels.embed.embed, [self.plan.rows, 1, 1], block, 0, &arguments)
+        let (kernel, rows) = (self.kernels.embed.embed, self.plan.rows);
+        let work = (Op::Rows, weights.amount.times(rows));
+        self.launch(work, kernel, [rows, 1, 1], block, 0, &arguments)
     }
 
     /// Fills the table of RoPE's cosines and sines, which all attention layers share.
@@ -41,7 +43,8 @@ impl Pass<'_> {
             attention.turns.into(),
         ];
         let grid = [count.div_ceil(TURN_THREADS), 1, 1];
-        self.launch(self.kernels.embed.rope_table, grid, TURN_THREADS, 0, &arguments)
+        let kernel = self.kernels.embed.rope_table;
+        self.launch(Op::RopeTable, kernel, grid, TURN_THREADS, 0, &arguments)
     }
 }
 

@@ -1,7 +1,10 @@
 //! Stage `head`: logits of the rows that want them.
 
 use super::{pass::Pass, weights::DeviceWeights};
-use crate::Error;
+use crate::{
+    Error,
+    backend::profile::{Op, Stage},
+};
 
 impl Pass<'_> {
     /// Logits of the wanted rows from `first` on, `rows` of them.
@@ -14,8 +17,10 @@ impl Pass<'_> {
         first: usize,
         rows: usize,
     ) -> Result<(), Error> {
+        self.enter(Stage::Head);
         self.norm_rows(self.plan.pick.plus(4 * first).into(), rows, weights.norm)?;
         self.project(
+            Op::Logits,
             &weights.head,
             self.scratch.normed,
             rows,

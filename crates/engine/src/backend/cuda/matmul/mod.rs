@@ -11,7 +11,7 @@ use super::{
     pass::Pass,
     weights::{DeviceSwiglu, Part, Projection},
 };
-use crate::Error;
+use crate::{Error, backend::profile::Op};
 
 /// The kernel file.
 pub(super) const SOURCE: &str = include_str!("matmul.cu");
@@ -304,6 +304,7 @@ impl Pass<'_> {
     /// When the device fails.
     pub(super) fn project(
         &self,
+        op: Op,
         projection: &Projection,
         x: Activations,
         rows: usize,
@@ -313,7 +314,7 @@ impl Pass<'_> {
         projection
             .parts
             .iter()
-            .try_for_each(|part| self.linear(part, projection.inputs, x, rows, (out, width), false))
+            .try_for_each(|part| self.linear(op, part, x, rows, (out, width), false))
     }
 
     /// [`Pass::project`] of the RMSNorm of the residual stream, which also goes to `scratch.normed`.
@@ -322,6 +323,7 @@ impl Pass<'_> {
     /// When the device fails.
     pub(super) fn norm_project(
         &self,
+        op: Op,
         gain: Address,
         projection: &Projection,
         out: Address,
@@ -333,17 +335,18 @@ impl Pass<'_> {
             .iter()
             .map(|part| {
                 let outputs = part.outputs.min(width - part.column);
-                let key = Key::new(projection.inputs, part.bits, outputs);
+                let key = Key::new(part.inputs, part.bits, outputs);
                 Some((part, outputs, key, self.kernels.matmul.linear[&key].norm?))
             })
             .collect();
         let Some(kernels) = kernels.filter(|_| rows == 1) else {
             self.norm(gain)?;
-            return self.project(projection, self.scratch.normed, rows, out, width);
+            return self.project(op, projection, self.scratch.normed, rows, out, width);
         };
         for (part, outputs, key, kernel) in kernels {
             let tiles = outputs.div_ceil(TILE_OUTPUTS).div_ceil(key.few_tiles(1));
             self.launch(
+                (op, part.amount),
                 kernel,
                 [tiles, 1, 1],
                 32 * key.few_warps(),
@@ -369,28 +372,26 @@ impl Pass<'_> {
     /// When the device fails.
     pub(super) fn project_add(
         &self,
+        op: Op,
         projection: &Projection,
         x: Activations,
         rows: usize,
     ) -> Result<(), Error> {
         let out = (self.scratch.x, self.shape.hidden);
-        projection
-            .parts
-            .iter()
-            .try_for_each(|part| self.linear(part, projection.inputs, x, rows, out, true))
+        projection.parts.iter().try_for_each(|part| self.linear(op, part, x, rows, out, true))
     }
 
     fn linear(
         &self,
+        op: Op,
         part: &Part,
-        inputs: usize,
         x: Activations,
         rows: usize,
         (out, width): (Address, usize),
         add: bool,
     ) -> Result<(), Error> {
         let outputs = part.outputs.min(width - part.column);
-        let key = Key::new(inputs, part.bits, outputs);
+        let key = Key::new(part.inputs, part.bits, outputs);
         let kernels = &self.kernels.matmul.linear[&key];
         let arguments = [
             part.matrix.into(),
@@ -402,17 +403,18 @@ impl Pass<'_> {
             (outputs as u32).into(),
             u32::from(add).into(),
         ];
+        let work = (op, part.amount.rows(rows));
         if rows <= FEW_ROWS_MAX {
             let (kernel, at_once) = kernels.few(rows);
             let tiles = outputs.div_ceil(TILE_OUTPUTS).div_ceil(key.few_tiles(at_once));
             let grid = [tiles, rows.div_ceil(at_once), 1];
-            return self.launch(kernel, grid, 32 * key.few_warps(), 0, &arguments);
+            return self.launch(work, kernel, grid, 32 * key.few_warps(), 0, &arguments);
         }
         let shared =
             |block: ManyBlock| many_bytes(self.dimensions, part.bits, block.rows, block.warps);
         let (kernel, block) = kernels.many(outputs, rows, self.device, |block| block, shared);
         let grid = [block.columns(outputs), rows.div_ceil(block.rows), 1];
-        self.launch(kernel, grid, 32 * block.warps, shared(block), &arguments)
+        self.launch(work, kernel, grid, 32 * block.warps, shared(block), &arguments)
     }
 
     /// `inner = silu(gate(x)) * up(x)` for every row.
@@ -421,6 +423,7 @@ impl Pass<'_> {
     /// When the device fails.
     pub(super) fn swiglu(
         &self,
+        op: Op,
         weights: &DeviceSwiglu,
         x: Activations,
         inner: Activations,
@@ -436,10 +439,11 @@ impl Pass<'_> {
             (weights.width as u32).into(),
             inner.into(),
         ];
+        let work = (op, weights.gate_up_amount.rows(rows));
         if rows <= FEW_ROWS_MAX {
             let (kernel, at_once) = kernels.few(rows);
             let grid = [weights.width / TILE_INPUTS, rows.div_ceil(at_once), 1];
-            return self.launch(kernel, grid, 128 * key.split(), 0, &arguments);
+            return self.launch(work, kernel, grid, 128 * key.split(), 0, &arguments);
         }
         let outputs = 2 * weights.width;
         let shared =
@@ -447,7 +451,7 @@ impl Pass<'_> {
         let (kernel, block) =
             kernels.many(outputs, rows, self.device, |block| key.block(block), shared);
         let grid = [block.columns(outputs), rows.div_ceil(block.rows), 1];
-        self.launch(kernel, grid, 32 * block.warps, shared(block), &arguments)
+        self.launch(work, kernel, grid, 32 * block.warps, shared(block), &arguments)
     }
 
     /// The last matrix of a SwiGLU: into `out` [rows, hidden], or added to it.
@@ -456,14 +460,21 @@ impl Pass<'_> {
     /// When the device fails.
     pub(super) fn project_down(
         &self,
+        op: Op,
         weights: &DeviceSwiglu,
         inner: Activations,
         out: Address,
         add: bool,
     ) -> Result<(), Error> {
         let hidden = self.shape.hidden;
-        let part =
-            Part { matrix: weights.down, bits: weights.down_bits, column: 0, outputs: hidden };
-        self.linear(&part, weights.width, inner, self.plan.rows, (out, hidden), add)
+        let part = Part {
+            matrix: weights.down,
+            inputs: weights.width,
+            bits: weights.down_bits,
+            column: 0,
+            outputs: hidden,
+            amount: weights.down_amount,
+        };
+        self.linear(op, &part, inner, self.plan.rows, (out, hidden), add)
     }
 }

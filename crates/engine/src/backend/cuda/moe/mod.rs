@@ -6,11 +6,13 @@ use super::{
     device::{Address, Kernel},
     matmul::many_bytes,
     pass::Pass,
+    profile::Amount,
     scratch::{MoeScratch, router_width},
     weights::DeviceMoe,
 };
 use crate::{
     Error,
+    backend::profile::Op,
     model::{MlpShape, Moe, Shape},
 };
 
@@ -141,7 +143,7 @@ impl Pass<'_> {
 
         // route
         let width = router_width(kernels.dimensions.experts);
-        self.norm_project(gain, &weights.router, scratch.logits, width)?;
+        self.norm_project(Op::Router, gain, &weights.router, scratch.logits, width)?;
 
         match kernels.few {
             Some(few) if rows <= FEW_ROWS_MAX => self.moe_few(weights, kernels, scratch, few),
@@ -159,7 +161,10 @@ impl Pass<'_> {
     ) -> Result<(), Error> {
         let MoeDimensions { experts, top_k, width, hidden, .. } = kernels.dimensions;
         let rows = self.plan.rows;
+        let all = |expert: Amount, shared: Amount| expert.times(top_k).and(shared).times(rows);
+        let amount = all(weights.experts.gate_up_amount, weights.shared.gate_up_amount);
         self.launch(
+            (Op::ExpertsGateUp, amount),
             gate_up,
             [width / 16, top_k + 1, rows],
             32 * kernels.dimensions.few_warps(),
@@ -179,7 +184,9 @@ impl Pass<'_> {
                 scratch.down.into(),
             ],
         )?;
+        let amount = all(weights.experts.down_amount, weights.shared.down_amount);
         self.launch(
+            (Op::ExpertsDown, amount),
             down,
             [hidden / 16, rows, 1],
             32 * (top_k + 1),
@@ -208,6 +215,7 @@ impl Pass<'_> {
         let rows = self.plan.rows;
         let visits = rows * top_k;
         self.launch(
+            Op::Choose,
             kernels.route,
             [rows.div_ceil(4), 1, 1],
             128,
@@ -229,6 +237,7 @@ impl Pass<'_> {
         let order = scratch.visits;
         let tiles = order.plus(4 * visits.next_multiple_of(4));
         self.launch(
+            Op::SortVisits,
             kernels.sort_visits,
             [experts, 1, 1],
             256,
@@ -244,7 +253,13 @@ impl Pass<'_> {
         let [gate_up, down] = kernels.many[size];
         let tile_count = visits / tile + experts;
         let warps = dimensions.many_warps();
+        // How many experts several rows have in common, they decide on the device.
+        let amount = |expert: Amount| match expert.times(visits) {
+            amount if rows == 1 => amount,
+            amount => Amount { bytes: 0, ..amount },
+        };
         self.launch(
+            (Op::ExpertsGateUp, amount(weights.experts.gate_up_amount)),
             gate_up,
             [width / (16 * warps), tile_count, 1],
             32 * warps,
@@ -259,6 +274,7 @@ impl Pass<'_> {
             ],
         )?;
         self.launch(
+            (Op::ExpertsDown, amount(weights.experts.down_amount)),
             down,
             [hidden.div_ceil(32 * 8), tile_count, 1],
             32 * 8,
@@ -274,11 +290,12 @@ impl Pass<'_> {
 
         // shared expert
         let inner = self.scratch.mlp.inner;
-        self.swiglu(&weights.shared, self.scratch.normed, inner)?;
-        self.project_down(&weights.shared, inner, scratch.shared, false)?;
+        self.swiglu(Op::SharedExpert, &weights.shared, self.scratch.normed, inner)?;
+        self.project_down(Op::SharedExpert, &weights.shared, inner, scratch.shared, false)?;
 
         // combine
         self.launch(
+            Op::Combine,
             kernels.combine,
             [rows, 1, 1],
             256,

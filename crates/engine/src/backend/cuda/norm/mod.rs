@@ -4,7 +4,7 @@ use super::{
     device::{Address, Argument},
     pass::Pass,
 };
-use crate::{Error, model::Shape};
+use crate::{Error, backend::profile::Op, model::Shape};
 
 /// The kernel file.
 pub(super) const SOURCE: &str = include_str!("norm.cu");
@@ -29,7 +29,8 @@ impl Pass<'_> {
         gain: Address,
     ) -> Result<(), Error> {
         let arguments = [self.scratch.x.into(), pick, gain.into(), self.scratch.normed.into()];
-        self.launch(self.kernels.norm, [rows, 1, 1], threads(self.shape), 0, &arguments)
+        let block = threads(self.shape);
+        self.launch(Op::Norm, self.kernels.norm, [rows, 1, 1], block, 0, &arguments)
     }
 }
 

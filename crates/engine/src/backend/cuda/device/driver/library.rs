@@ -69,6 +69,7 @@ library! {
         module_load: "cuModuleLoadData"(*mut Handle, *const c_void) -> Status;
         module_unload: "cuModuleUnload"(Handle) -> Status;
         module_function: "cuModuleGetFunction"(*mut Handle, Handle, *const c_char) -> Status;
+        module_global: "cuModuleGetGlobal_v2"(*mut u64, *mut usize, Handle, *const c_char) -> Status;
         function_set: "cuFuncSetAttribute"(Handle, c_int, c_int) -> Status;
         launch: "cuLaunchKernelEx"(*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
         event_create: "cuEventCreate"(*mut Handle, c_uint) -> Status;

@@ -267,6 +267,18 @@ impl Device for Driver {
             |cuda| unsafe { (cuda.module_load)(&raw mut module, code.as_ptr().cast()) },
         )?;
         self.state().modules.push(module);
+        if let Some(stamps) = unit.stamps {
+            let (mut variable, mut bytes) = (0, 0);
+            self.call(
+                || format!("finding `stamps_at` in `{}`", unit.name),
+                // SAFETY: a module of this context, places for the results and a constant string.
+                |cuda| unsafe {
+                    let name = c"stamps_at".as_ptr();
+                    (cuda.module_global)(&raw mut variable, &raw mut bytes, module, name)
+                },
+            )?;
+            self.upload(Address(variable), &stamps.0.to_le_bytes())?;
+        }
         let kernel = |name: &String| {
             let c_name = CString::new(name.as_str()).expect("a kernel's name holds no zero byte");
             let mut function: Handle = ptr::null_mut();

@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
 #include <memory>
@@ -259,6 +260,7 @@ struct Block {
     u32 dynamic_bytes;
     u8* fixed; // the SHARED variables
     size_t fixed_bytes;
+    u64* stamps; // of prelude.cu
 
     u32 live;
     Thread* threads[THREADS_MAX];
@@ -701,7 +703,7 @@ static inline const char* answer(const std::string& error) {
 }
 
 static const char* launch_entry(const char* kernel, void (*entry)(void*), void* arguments,
-                                const u32* grid, u32 threads, u32 shared, u64 seed) {
+                                const u32* grid, u32 threads, u32 shared, u64 seed, u64* stamps) {
     auto wrong = [&](const std::string& what) {
         return answer(text("kernel `%s`: ", kernel) + what);
     };
@@ -739,6 +741,7 @@ static const char* launch_entry(const char* kernel, void (*entry)(void*), void* 
     block.dynamic_bytes = shared;
     block.fixed = nullptr;
     block.fixed_bytes = 0;
+    block.stamps = stamps;
     block.error.clear();
     block.random = seed ? seed * 0x9e3779b97f4a7c15u | 1 : 0;
     dl_iterate_phdr(find_fixed, &block);
@@ -767,7 +770,7 @@ static const char* launch_entry(const char* kernel, void (*entry)(void*), void* 
 
 template <class... P>
 static const char* launch(const char* name, void (*kernel)(P...), void** values, const u32* grid,
-                          u32 threads, u32 shared, u64 seed) {
+                          u32 threads, u32 shared, u64 seed, u64* stamps) {
     typedef std::tuple<std::remove_cv_t<P>...> Arguments;
     struct Call {
         void (*kernel)(P...);
@@ -785,7 +788,7 @@ static const char* launch(const char* name, void (*kernel)(P...), void** values,
         Call* call = (Call*)data;
         std::apply(call->kernel, call->arguments);
     };
-    return launch_entry(name, entry, &call, grid, threads, shared, seed);
+    return launch_entry(name, entry, &call, grid, threads, shared, seed, stamps);
 }
 
 static inline bool in_shared(const void* at, size_t bytes) {
@@ -868,8 +871,8 @@ extern "C" __attribute__((visibility("default"), noreturn)) void calla_fault(siz
     }                                                                                              \
     extern "C" __attribute__((visibility("default"))) const char* calla_launch_##NAME(             \
         void** values, const unsigned grid[3], unsigned threads, unsigned shared,                  \
-        unsigned long long seed) {                                                                 \
-        return emulator::launch(#NAME, NAME, values, grid, threads, shared, seed);                 \
+        unsigned long long seed, unsigned long long* stamps) {                                     \
+        return emulator::launch(#NAME, NAME, values, grid, threads, shared, seed, stamps);         \
     }
 
 // The place of the call that has this as its last argument's default.
@@ -1268,3 +1271,10 @@ static inline void wait_for_inputs(EMULATOR_HERE) {
     emulator::self()->inputs_awaited = true;
 }
 static inline void start_next() {}
+
+static inline u64* stamps() { return emulator::self()->block->stamps; }
+static inline u64 time_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return u64(now.tv_sec) * 1000000000 + u64(now.tv_nsec);
+}

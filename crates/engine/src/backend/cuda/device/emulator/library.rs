@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::{device_error, fault};
 use crate::{
     Error,
-    backend::cuda::device::{Argument, Launch, Unit},
+    backend::cuda::device::{Address, Argument, Launch, Unit},
 };
 
 /// What stands before a unit.
@@ -101,7 +101,8 @@ impl Compiler {
         let library = library
             .map_err(|error| device_error(format!("loading `{}`", unit.name), error.to_string()))?;
         let library = Arc::new(library);
-        unit.kernels.iter().map(|kernel| Function::find(&library, kernel)).collect()
+        let stamps = unit.stamps.unwrap_or_default();
+        unit.kernels.iter().map(|kernel| Function::find(&library, kernel, stamps)).collect()
     }
 
     fn file_name(&self, name: &str, source: &str) -> String {
@@ -205,7 +206,8 @@ fn files(unit: &Unit, error: &io::Error) -> Error {
     device_error(format!("compiling `{}`", unit.name), error.to_string())
 }
 
-type Run = unsafe extern "C" fn(*mut *mut c_void, *const u32, u32, u32, u64) -> *const c_char;
+type Run =
+    unsafe extern "C" fn(*mut *mut c_void, *const u32, u32, u32, u64, Address) -> *const c_char;
 type Parameters = unsafe extern "C" fn(*mut u32) -> *const u32;
 
 /// A kernel of a loaded library.
@@ -216,12 +218,14 @@ pub(super) struct Function {
     fault: fault::Entry,
     /// Bytes of each parameter.
     parameters: Vec<usize>,
+    /// [`Unit::stamps`], or 0.
+    stamps: Address,
     /// Keeps the functions loaded.
     _library: Arc<Library>,
 }
 
 impl Function {
-    fn find(library: &Arc<Library>, name: &str) -> Result<Self, Error> {
+    fn find(library: &Arc<Library>, name: &str, stamps: Address) -> Result<Self, Error> {
         let missing = |error: libloading::Error| {
             device_error(format!("finding kernel `{name}`"), error.to_string())
         };
@@ -240,6 +244,7 @@ impl Function {
                     .map_err(missing)?,
                 fault: *library.get::<fault::Entry>(b"calla_fault").map_err(missing)?,
                 parameters: sizes.iter().map(|&size| size as usize).collect(),
+                stamps,
                 _library: library.clone(),
             })
         }
@@ -274,6 +279,7 @@ impl Function {
                 launch.block,
                 launch.shared_bytes,
                 seed,
+                self.stamps,
             );
             (!error.is_null()).then(|| CStr::from_ptr(error).to_string_lossy().into_owned())
         });

@@ -26,7 +26,7 @@ impl Fixture {
         let source = format!(
             "#define GROUP 64\n#define PIECES 1\n{PRELUDE}\n#line 1 \"tests.cu\"\n{KERNELS}"
         );
-        let unit = Unit { name: "tests", source, kernels: names.clone() };
+        let unit = Unit { name: "tests", source, kernels: names.clone(), stamps: None };
         let kernels = device.compile(&unit).expect("kernels that compile");
         Self { device, kernels: names.into_iter().zip(kernels).collect() }
     }
@@ -521,6 +521,7 @@ fn a_unit_that_does_not_compile_is_an_error_with_what_the_compiler_said() {
         name: "broken",
         source: format!("#define GROUP 64\n#define PIECES 1\n{PRELUDE}\n{source}"),
         kernels: vec![kernel.to_owned()],
+        stamps: None,
     };
     let wrong = unit("#line 7 \"broken.cu\"\nKERNEL void f() { no_such_function(); }", "f");
     let error = device.compile(&wrong).expect_err("a function that is not there").to_string();
