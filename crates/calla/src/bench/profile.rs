@@ -204,7 +204,7 @@ mod tests {
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         let heading = "decode at 512: 20000.0 µs a token, 4.0 launches a pass of 5000.0 µs each";
         assert_eq!(lines[1].join(" "), heading);
-        assert_eq!(lines[2][7..], ["launches", "µs", "each"]);
+        assert_eq!(lines[2][8..], ["launches", "µs", "each"]);
         assert_eq!(lines[3], ["head", "10000.0", "50.0%", "4.0", "2500.0"]);
         assert_eq!(lines[4][5..], ["2.0", "3750.0"]);
         let json = serde_json::to_value(&phase).expect("numbers and words");
