@@ -78,6 +78,8 @@ ops! {
     Conv "conv",
     /// Decay and write strength of a DeltaNet.
     Gates "gates",
+    /// What the keys of a chunk of tokens are to each other, where the delta rule takes chunks.
+    Solve "solve",
     /// The delta rule.
     State "state",
     /// Norm and gate of what the states gave.

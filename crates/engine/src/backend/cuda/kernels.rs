@@ -82,7 +82,7 @@ impl KernelPlan {
             dimensions.unit("matmul", matmul::SOURCE, &lines, products),
         ];
         if shape.layers_of(MixerKind::DeltaNet) > 0 {
-            let kernels = names(&["conv_gates", "delta_step", "gated_norm", "delta_decode"]);
+            let kernels = names(&delta_net::NAMES);
             units.push(dimensions.unit("delta_net", delta_net::SOURCE, "", kernels));
         }
         if shape.layers_of(MixerKind::Attention) > 0 {
@@ -142,12 +142,7 @@ impl Kernels {
             embed: EmbedKernels { embed: embed[0], rope_table: embed[1] },
             norm: norm[0],
             matmul: MatmulKernels::new(&plan.linear, &plan.swiglu, dimensions, &products),
-            delta_net: delta_net.map(|kernels| DeltaNetKernels {
-                conv_gates: kernels[0],
-                delta_step: kernels[1],
-                gated_norm: kernels[2],
-                delta_decode: kernels[3],
-            }),
+            delta_net: delta_net.map(|kernels| DeltaNetKernels::new(&kernels)),
             attention: attention
                 .map(|kernels| AttentionKernels::new(dimensions.precision, plan.tiles, &kernels)),
             moe: match plan.moe {

@@ -1,6 +1,7 @@
 //! A batch as the kernels see it: one block of numbers that is copied to the device before a pass.
 
 use super::{
+    delta_net::CHUNK_MIN,
     device::{Address, Device},
     memory::HistoryMemory,
 };
@@ -29,6 +30,9 @@ pub(super) struct Plan {
     pub(super) pages_max: usize,
     /// Rows that want logits.
     pub(super) wanted: usize,
+    /// Sequences whose recurrence goes in chunks, and their rows.
+    pub(super) chunked_sequences: usize,
+    pub(super) chunked_rows: usize,
     pub(super) states: Address,       // [sequences] u64
     pub(super) pages: Address,        // [sequences, pages_max] u64
     pub(super) tokens: Address,       // [rows] u32
@@ -64,8 +68,9 @@ impl PlanSize {
         3 * self.rows + self.sequences + 1 + self.wanted
     }
 
-    /// Where the parts lie in a block that starts at `block`.
-    fn place(&self, block: Address) -> Plan {
+    /// Where the parts lie in a block that starts at `block`; `lengths` are the sequences' rows.
+    fn place(&self, block: Address, lengths: impl Iterator<Item = usize> + Clone) -> Plan {
+        let chunked = lengths.filter(|&length| length >= CHUNK_MIN);
         let pages = block.plus(8 * self.sequences);
         let tokens = pages.plus(8 * self.sequences * self.pages_max);
         let row_sequence = tokens.plus(4 * self.rows);
@@ -77,6 +82,8 @@ impl PlanSize {
             sequences: self.sequences,
             pages_max: self.pages_max,
             wanted: self.wanted,
+            chunked_sequences: chunked.clone().count(),
+            chunked_rows: chunked.sum(),
             states: block,
             pages,
             tokens,
@@ -156,7 +163,7 @@ impl Planner {
         }
         debug_assert_eq!(block.len(), size.bytes());
         device.upload(at, block)?;
-        Ok(size.place(at))
+        Ok(size.place(at, batch.rows.iter().map(|row| row.tokens.len())))
     }
 }
 

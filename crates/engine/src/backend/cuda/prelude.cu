@@ -96,6 +96,13 @@ DEVICE void load_matrices(u32 (&d)[4], const void* row) {
                      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(address) : "memory");
 }
 
+// Transpose of an 8x8 matrix of halves of which lane l has elements [l/4, 2*(l%4)..+2].
+DEVICE u32 transpose_matrix(u32 a) {
+    u32 d;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));
+    return d;
+}
+
 // 2^x to about 2 units in the last place; what is not a normal float is zero.
 DEVICE float exp2_fast(float x) {
     float y;

@@ -2,6 +2,7 @@
 
 use super::{
     arena::Arena,
+    delta_net::SOLVED_HALVES,
     device::{Activations, Address},
     dimensions::{TILE_OUTPUTS, attention_columns, delta_net_columns},
     plan::PlanSize,
@@ -32,6 +33,8 @@ pub(super) struct Scratch {
 pub(super) struct DeltaNetScratch {
     pub(super) qkv: Address,     // [rows, conv_channels]
     pub(super) factors: Address, // [rows, value_heads] 8 f32
+    pub(super) solved: Address,  // [rows, value_heads, SOLVED_HALVES] f16
+    pub(super) decays: Address,  // [rows, value_heads] 2 f32
     pub(super) read: Address,    // [rows, value_width]
 }
 
@@ -99,6 +102,8 @@ impl Scratch {
                 Some(DeltaNetScratch {
                     qkv: memory.words(rows * net.conv_channels())?,
                     factors: memory.words(8 * rows * net.value_heads)?,
+                    solved: memory.words(rows * net.value_heads * SOLVED_HALVES / 2)?,
+                    decays: memory.words(2 * rows * net.value_heads)?,
                     read: memory.words(rows * net.value_width())?,
                 })
             } else {

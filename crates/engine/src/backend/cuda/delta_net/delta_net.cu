@@ -6,10 +6,11 @@
 //   gated_norm    rows                                        GATED_THREADS
 //   delta_decode  (VALUE_HEADS, rows)                         VALUE_DIM * 4
 //
-// No dynamic shared memory. Any rows run conv_gates, delta_step, gated_norm in turn. Where no
-// sequence has more than one row and VALUE_DIM is a multiple of GROUP, delta_decode does the same
-// alone, with the same bits: what could be fused into a multiply-add in one kernel and not in the
-// other is written out.
+// No dynamic shared memory. Any rows run conv_gates, the recurrence, gated_norm in turn. The
+// recurrence is delta_step for sequences with fewer than CHUNK_MIN rows, and chunked.cu's kernels for
+// the others. Where no sequence has more than one row and VALUE_DIM is a multiple of GROUP,
+// delta_decode does the same alone, with the bits of delta_step: what could be fused into a
+// multiply-add in one kernel and not in the other is written out.
 //
 // Dimensions beside the prelude's: CONV_CHANNELS = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS *
 // VALUE_DIM, and the columns of in_proj's output: COLUMN_QKV, COLUMN_Z (multiples of 4), COLUMN_B,
@@ -25,8 +26,8 @@
 // the rows that a token reads are not the one in which it leaves its own: blocks that share a
 // channel need no order.
 //
-// q and k enter the recurrence unnormalised: their lengths are folded into the factors of a token
-// (see Factors), which costs nothing there and saves a pass.
+// q and k enter delta_step unnormalised: their lengths are folded into the factors of a token (see
+// Factors), which costs nothing there and saves a pass.
 
 #define HEAD_THREADS (KEY_DIM > VALUE_DIM ? KEY_DIM : VALUE_DIM)
 #define CONV_ROWS 8
@@ -34,6 +35,7 @@
 #define VALUE_WIDTH (VALUE_HEADS * VALUE_DIM)
 #define KEY_WARPS (KEY_DIM / WARP)
 #define LAYER_STATE ((u64)VALUE_HEADS * VALUE_DIM * KEY_DIM)
+#define CHUNK_MIN 16 // rows of a sequence from which on chunked.cu is faster
 #define LENGTH_EPS 1e-6f // of the length of q and k, whatever the model's own
 
 // ---- a token's convolution and factors -------------------------------------------------------
@@ -73,8 +75,8 @@ DEVICE float convolve(const Taps& taps, const float* raw) {
 // with the S before the token in both products. For q' = q / |q| / sqrt(KEY_DIM) and k' = k / |k|
 // this is S = keep * S, delta = beta * (v - S k'), S += delta (x) k', o = S q'.
 struct Factors {
-    float keep, keep_key, write, pad; // decay, decay / |k|, beta / |k|
-    float keep_query, match, pad2, pad3; // decay / |q|, (q k) / |q|
+    float keep, keep_key, write, beta; // decay, decay / |k|, beta / |k|, beta
+    float keep_query, match, query, key; // decay / |q|, (q k) / |q|, 1 / |q|, 1 / |k|
 };
 
 // Sums of a head's q q, k k and q k, of which each warp of the KEY_DIM channels has a part.
@@ -107,7 +109,9 @@ DEVICE Factors factors_of(const Lengths* parts, float decay, float beta) {
     f.write = beta * key;
     f.keep_query = decay * query;
     f.match = query * qk;
-    f.pad = f.pad2 = f.pad3 = 0.0f;
+    f.beta = beta;
+    f.query = query;
+    f.key = key;
     return f;
 }
 
@@ -285,7 +289,18 @@ DEVICE float delta_token(Keys (&state)[LANE_ROWS], const Keys& query, const Keys
 #define STAGE_TOKENS 8 // the inputs' 16-byte parts are at most as many as a block's threads
 #define STAGES 3
 
-// The recurrence over all new tokens of a sequence for 32 rows of a value head, the state in
+// The last raw inputs of a sequence's new rows, by blocks of 128 threads that share them out.
+DEVICE void update_ring(float* memory, const float* proj, u32 ld, const u32* row_position, u32 first,
+                        u32 count) {
+    u32 last = first + count - 1;
+    for (u32 back = 0; back < min(count, (u32)CONV_TAPS); back++)
+        for (u32 channel = blockIdx.x * 128 + threadIdx.x; channel < CONV_CHANNELS;
+             channel += gridDim.x * 128)
+            memory[ring_at(row_position[last], back, channel)] =
+                proj[(u64)(last - back) * ld + COLUMN_QKV + channel];
+}
+
+// The recurrence over the few new tokens of a sequence for 32 rows of a value head, the state in
 // registers throughout; also brings the ring of raw inputs up to date. The tokens' inputs are
 // copied to shared memory up to two stages ahead.
 KERNEL void __launch_bounds__(128) delta_step(
@@ -302,7 +317,7 @@ KERNEL void __launch_bounds__(128) delta_step(
     start_next();
     wait_for_inputs();
     u32 first = first_row[blockIdx.y], count = first_row[blockIdx.y + 1] - first;
-    if (count == 0) return;
+    if (count == 0 || count >= CHUNK_MIN) return;
 
     u32 thread = threadIdx.x, lane = thread % WARP;
     u32 head = blockIdx.x / (VALUE_DIM / 32), value_start = blockIdx.x % (VALUE_DIM / 32) * 32;
@@ -369,11 +384,7 @@ KERNEL void __launch_bounds__(128) delta_step(
 
     #pragma unroll
     for (int i = 0; i < LANE_ROWS; i++) store_keys(held + i * KEY_DIM, state[i]);
-    u32 last = first + count - 1;
-    for (u32 back = 0; back < min(count, (u32)CONV_TAPS); back++)
-        for (u32 channel = blockIdx.x * 128 + thread; channel < CONV_CHANNELS; channel += gridDim.x * 128)
-            memory[ring_at(row_position[last], back, channel)] =
-                proj[(u64)(last - back) * ld + COLUMN_QKV + channel];
+    update_ring(memory, proj, ld, row_position, first, count);
 }
 
 // ---- gated norm ------------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 //! Stage `delta_net`: in_proj, convolution, gates, state, gated norm, out_proj, residual.
 
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
+
 use super::{
     device::{Address, Kernel},
     pass::Pass,
@@ -13,19 +16,34 @@ use crate::{
     model::{DELTA_FLOP, DeltaNetShape, Shape},
 };
 
-/// The kernel file.
-pub(super) const SOURCE: &str = include_str!("delta_net.cu");
+/// The kernel files.
+pub(super) const SOURCE: &str = concat!(include_str!("delta_net.cu"), include_str!("chunked.cu"));
+
+/// The kernels of [`SOURCE`].
+pub(super) const NAMES: [&str; 6] =
+    ["conv_gates", "delta_step", "chunk_solve", "delta_chunk", "gated_norm", "delta_decode"];
 
 /// `CONV_ROWS` of the kernel file.
 const CONV_ROWS: usize = 8;
 
-/// Value rows of a block of `delta_step`.
+/// `CHUNK_MIN` of the kernel file: rows of a sequence whose recurrence goes in chunks.
+pub(super) const CHUNK_MIN: usize = 16;
+
+/// `CHUNK` of chunked.cu.
+const CHUNK: usize = 32;
+
+/// Halves of a token and value head that `chunk_solve` leaves: `SOLVED_HALVES` of chunked.cu.
+pub(super) const SOLVED_HALVES: usize = 4 * CHUNK;
+
+/// Value rows of a block of the recurrence.
 const STEP_VALUES: usize = 32;
 
 /// The stage's kernels.
 pub(super) struct DeltaNetKernels {
     pub(super) conv_gates: Kernel,
     pub(super) delta_step: Kernel,
+    pub(super) chunk_solve: Kernel,
+    pub(super) delta_chunk: Kernel,
     pub(super) gated_norm: Kernel,
     pub(super) delta_decode: Kernel,
 }
@@ -34,6 +52,17 @@ pub(super) struct DeltaNetKernels {
 /// back, see delta_net.cu.
 pub(super) fn conv_state_len(shape: &Shape) -> usize {
     shape.delta_net.conv_taps * shape.delta_net.conv_channels()
+}
+
+impl DeltaNetKernels {
+    /// Those of [`NAMES`].
+    pub(super) fn new(kernels: &[Kernel]) -> Self {
+        let &[conv_gates, delta_step, chunk_solve, delta_chunk, gated_norm, delta_decode] = kernels
+        else {
+            panic!("{} kernels, not one for each name", kernels.len())
+        };
+        Self { conv_gates, delta_step, chunk_solve, delta_chunk, gated_norm, delta_decode }
+    }
 }
 
 impl Pass<'_> {
@@ -89,16 +118,16 @@ impl Pass<'_> {
             self.scratch.read.into(),
         ];
         let kernel = self.delta_net_kernels().delta_decode;
-        let work = (Op::DeltaDecode, self.states_amount());
+        let work = (Op::DeltaDecode, self.states_amount(self.plan.sequences, self.plan.rows));
         self.launch(work, kernel, [value_heads, self.plan.rows, 1], 4 * value_dim, 0, &arguments)
     }
 
     /// Of the delta rule: a layer's states are read and written, and follow every row.
-    fn states_amount(&self) -> Amount {
+    fn states_amount(&self, sequences: usize, rows: usize) -> Amount {
         let elements = self.shape.delta_net.state_len();
         Amount {
-            bytes: (2 * 4 * elements * self.plan.sequences) as u64,
-            flop: (DELTA_FLOP * elements * self.plan.rows) as u64,
+            bytes: (2 * 4 * elements * sequences) as u64,
+            flop: (DELTA_FLOP * elements * rows) as u64,
         }
     }
 
@@ -131,24 +160,31 @@ impl Pass<'_> {
                 scratch.factors.into(),
             ],
         )?;
-        self.launch(
-            (Op::State, self.states_amount()),
-            kernels.delta_step,
-            [shape.value_width() / STEP_VALUES, plan.sequences, 1],
-            128,
-            0,
-            &[
-                scratch.qkv.into(),
-                scratch.factors.into(),
-                projected.into(),
-                width.into(),
-                plan.row_position.into(),
-                plan.first_row.into(),
-                plan.states.into(),
-                state_at.into(),
-                scratch.read.into(),
-            ],
-        )?;
+        let (chunked, chunked_rows) = (plan.chunked_sequences, plan.chunked_rows);
+        if chunked < plan.sequences {
+            let amount = self.states_amount(plan.sequences - chunked, rows - chunked_rows);
+            self.launch(
+                (Op::State, amount),
+                kernels.delta_step,
+                [shape.value_width() / STEP_VALUES, plan.sequences, 1],
+                128,
+                0,
+                &[
+                    scratch.qkv.into(),
+                    scratch.factors.into(),
+                    projected.into(),
+                    width.into(),
+                    plan.row_position.into(),
+                    plan.first_row.into(),
+                    plan.states.into(),
+                    state_at.into(),
+                    scratch.read.into(),
+                ],
+            )?;
+        }
+        if chunked > 0 {
+            self.delta_chunks(state_at)?;
+        }
         self.launch(
             Op::GatedNorm,
             kernels.gated_norm,
@@ -165,4 +201,50 @@ impl Pass<'_> {
             ],
         )
     }
+
+    /// The recurrence of the sequences with many new tokens, on what `conv_gates` left.
+    fn delta_chunks(&self, state_at: u64) -> Result<(), Error> {
+        let shape = &self.shape.delta_net;
+        let scratch = self.scratch.delta_net.as_ref().expect("made for this shape");
+        let (kernels, plan) = (self.delta_net_kernels(), &self.plan);
+        self.launch(
+            Op::Solve,
+            kernels.chunk_solve,
+            [plan.rows / CHUNK + plan.sequences, shape.key_heads, 1],
+            128,
+            0,
+            &[
+                plan.first_row.into(),
+                (plan.sequences as u32).into(),
+                scratch.factors.into(),
+                scratch.qkv.into(),
+                scratch.solved.into(),
+                scratch.decays.into(),
+            ],
+        )?;
+        self.launch(
+            (Op::State, self.states_amount(plan.chunked_sequences, plan.chunked_rows)),
+            kernels.delta_chunk,
+            [shape.value_width() / STEP_VALUES, plan.sequences, 1],
+            128,
+            2 * stage_bytes(shape),
+            &[
+                scratch.qkv.into(),
+                scratch.solved.into(),
+                scratch.decays.into(),
+                self.scratch.projected.into(),
+                (delta_net_width(self.shape) as u32).into(),
+                plan.row_position.into(),
+                plan.first_row.into(),
+                plan.states.into(),
+                state_at.into(),
+                scratch.read.into(),
+            ],
+        )
+    }
+}
+
+/// `STAGE_BYTES` of chunked.cu: a chunk's keys, queries, solved rows, values and decays.
+fn stage_bytes(shape: &DeltaNetShape) -> usize {
+    CHUNK * (2 * 4 * shape.key_dim + 2 * SOLVED_HALVES + 4 * STEP_VALUES + 8)
 }

@@ -192,7 +192,8 @@ struct Place {
 
 enum class Kind : u8 {
     None, Shuffle, ShuffleXor, ShuffleUp, ShuffleDown, Vote, Reduce, Match, SyncWarp, Mma,
-    LoadMatrices, Barrier
+    LoadMatrices,
+    TransposeMatrix, Barrier
 };
 static inline const char* name_of(Kind kind) {
     switch (kind) {
@@ -207,6 +208,7 @@ static inline const char* name_of(Kind kind) {
         case Kind::SyncWarp: return "__syncwarp";
         case Kind::Mma: return "mma_f16";
         case Kind::LoadMatrices: return "load_matrices";
+        case Kind::TransposeMatrix: return "transpose_matrix";
         case Kind::Barrier: return "__syncthreads";
     }
     return "?";
@@ -1199,6 +1201,19 @@ static void combine_matrices(void* const (&operands)[LANES], u32) {
         }
 }
 
+struct TransposeOperand {
+    u32 value;
+};
+static inline void combine_transpose(void* const (&operands)[LANES], u32) {
+    u16 rows[8][8];
+    auto word = [&](u32 lane) { return &((TransposeOperand*)operands[lane])->value; };
+    for (u32 lane = 0; lane < LANES; lane++) memcpy(&rows[lane / 4][lane % 4 * 2], word(lane), 4);
+    for (u32 lane = 0; lane < LANES; lane++) {
+        u32 r = lane / 4, c = lane % 4 * 2;
+        *word(lane) = rows[c][r] | u32(rows[c + 1][r]) << 16;
+    }
+}
+
 } // namespace emulator
 
 static inline float exp2_fast(float x) {
@@ -1218,6 +1233,13 @@ static inline void load_matrices(u32 (&d)[4], const void* row, EMULATOR_HERE) {
     emulator::MatricesOperand operand = {d, row};
     emulator::meet(emulator::Kind::LoadMatrices, 0xffffffffu, true,
                    emulator::combine_matrices<TRANSPOSED>, &operand, place);
+}
+
+static inline u32 transpose_matrix(u32 a, EMULATOR_HERE) {
+    emulator::TransposeOperand operand = {a};
+    emulator::meet(emulator::Kind::TransposeMatrix, 0xffffffffu, true, emulator::combine_transpose,
+                   &operand, place);
+    return operand.value;
 }
 
 // The target is lost at once, and has the copy after copy_wait: on a card it changes in between.

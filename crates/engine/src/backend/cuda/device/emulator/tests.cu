@@ -145,6 +145,26 @@ KERNEL void product_loaded(const u16* a, const u16* b, float* d /*[16, 8]*/) {
     d[(g + 8) * 8 + t + 1] = sum[3];
 }
 
+// The same with b's fragments transposed in registers.
+KERNEL void product_transposed(const u16* a, const u16* b, float* d /*[16, 8]*/) {
+    SHARED_DYNAMIC(tiles); // a [16, 16], b [16, 8]
+    wait_for_inputs();
+    u32 lane = threadIdx.x;
+    ((uint4*)tiles)[lane] = ((const uint4*)a)[lane];
+    if (lane < 16) ((uint4*)tiles)[32 + lane] = ((const uint4*)b)[lane];
+    __syncwarp();
+    u32 fa[4], fb[4];
+    load_matrices<false>(fa, tiles + (lane % 16 * 16 + lane / 16 * 8) * 2);
+    load_matrices<false>(fb, tiles + 512 + lane % 16 * 16);
+    u32 g = lane / 4, t = lane % 4 * 2;
+    float sum[4] = {d[g * 8 + t], d[g * 8 + t + 1], d[(g + 8) * 8 + t], d[(g + 8) * 8 + t + 1]};
+    mma_f16(sum, fa[0], fa[1], fa[2], fa[3], transpose_matrix(fb[0]), transpose_matrix(fb[1]));
+    d[g * 8 + t] = sum[0];
+    d[g * 8 + t + 1] = sum[1];
+    d[(g + 8) * 8 + t] = sum[2];
+    d[(g + 8) * 8 + t + 1] = sum[3];
+}
+
 // What a thread finds in the target of three copies before and after each wait.
 KERNEL void copies(const uint4* x /*[3]*/, u32* out /*[4, 3]*/) {
     SHARED uint4 target[3];

@@ -329,7 +329,7 @@ fn matrix_products_are_what_a_plain_loop_says() {
             floats(count, seed).into_iter().map(f16::from_f32).collect()
         };
         let (a, b, d) = (halves(16 * 16, 5), halves(16 * 8, 6), floats(16 * 8, 7));
-        for kernel in ["product", "product_loaded"] {
+        for kernel in ["product", "product_loaded", "product_transposed"] {
             let out = f.with(&d);
             f.run(kernel, 1, 32, &[f.with(&a).into(), f.with(&b).into(), out.into()]);
             for (at, value) in f.read::<f32>(out, 16 * 8).into_iter().enumerate() {
