@@ -7,12 +7,12 @@
 // They take the sequences with CHUNK_MIN rows and more, delta_step the others.
 //
 // Let S be the state before a chunk, k_i and q_i the normalised key and query of its token i, g_i its
-// decay, G_i = g_0..g_i, and D_ij = g_(j+1)..g_i. What token i adds to the state is delta_i (x) k_i with
+// decay, G_i = g_0..g_i, and D_ij = g_(j+1)..g_i. Token i adds delta_i (x) k_i to the state, with
 //
 //   delta_i = beta_i (v_i - G_i S k_i - sum over j < i of D_ij (k_i k_j) delta_j)
 //
-// which is linear in x_i = v_i - G_i S k_i: delta = M x, with a lower triangular M that depends on keys,
-// decays and betas alone. With P_ij = D_ij (q_i k_j), j <= i:
+// which is linear in x_i = v_i - G_i S k_i: delta = M x, with a lower triangular M that depends on
+// keys, decays and betas alone. With P_ij = D_ij (q_i k_j), j <= i:
 //
 //   o_i = G_i S q_i + sum over j of P_ij delta_j
 //   S  <- G S + sum over j of D_(last, j) delta_j (x) k_j
@@ -182,7 +182,7 @@ KERNEL void __launch_bounds__(SOLVE_WARPS * WARP) chunk_solve(
     const u32* first_row,   // [sequences + 1]
     u32 sequences,
     const Factors* factors, // [rows, VALUE_HEADS]
-    float* qkv,             // [rows, CONV_CHANNELS]: q and k become halves, KEY_DIM large, KEY_DIM small
+    float* qkv,             // [rows, CONV_CHANNELS]: q and k become KEY_DIM large halves, then small
     u16* solved,            // [rows, VALUE_HEADS, SOLVED_HALVES]: of M large, small, of P large, small
     float2* decays          // [rows, VALUE_HEADS]: G_i, and D of the chunk's last token and this one
 ) {
@@ -277,7 +277,7 @@ KERNEL void __launch_bounds__(SOLVE_WARPS * WARP) chunk_solve(
     float* a = (float*)memory + warp * CHUNK * CHUNK;
     #pragma unroll 1
     for (u32 sharing = warp; sharing < SHARING; sharing += SOLVE_WARPS) {
-        u64 first = (u64)row * VALUE_HEADS + head + sharing; // of the first token; the next VALUE_HEADS on
+        u64 first = (u64)row * VALUE_HEADS + head + sharing; // the next token's is VALUE_HEADS on
         float decay = 1.0f, beta = 0.0f;
         if (lane < tokens) {
             const Factors& f = factors[first + (u64)lane * VALUE_HEADS];

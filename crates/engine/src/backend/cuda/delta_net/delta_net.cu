@@ -62,12 +62,13 @@ DEVICE Taps load_taps(const float* conv, u32 channel) {
     return taps;
 }
 
-// Convolution and SiLU; `raw` has the channel's last CONV_TAPS values, oldest first.
+// Convolution and SiLU; `raw` has the channel's last CONV_TAPS values, oldest first. The quotient is
+// right to 2 units in the last place: the exact one takes as long as all the rest.
 DEVICE float convolve(const Taps& taps, const float* raw) {
     float sum = 0.0f;
     #pragma unroll
     for (int i = 0; i < CONV_TAPS; i++) sum = fmaf(taps.weight[i], raw[i], sum);
-    return silu(sum);
+    return __fdividef(sum, 1.0f + expf(-sum));
 }
 
 // What a token does to a value head, with q and k as the convolution left them:
@@ -122,6 +123,40 @@ DEVICE float decay_of(float a, float a_log, float dt_bias) {
     return expf(-expf(a_log) * softplus);
 }
 
+// Sums over a warp of CONV_ROWS numbers a lane, with the bits of lanes_sum: a lane gets that of row
+// lane / 4. Each step halves what is left to sum.
+DEVICE float row_sum(const float (&x)[CONV_ROWS]) {
+    static_assert(CONV_ROWS == 8, "lane / 4 is a row");
+    bool upper = threadIdx.x & 16, odd = threadIdx.x & 8, last = threadIdx.x & 4;
+    float four[4], two[2];
+    #pragma unroll
+    for (int i = 0; i < 4; i++)
+        four[i] = (upper ? x[i + 4] : x[i]) +
+                  __shfl_xor_sync(0xffffffffu, upper ? x[i] : x[i + 4], 16);
+    #pragma unroll
+    for (int i = 0; i < 2; i++)
+        two[i] = (odd ? four[i + 2] : four[i]) +
+                 __shfl_xor_sync(0xffffffffu, odd ? four[i] : four[i + 2], 8);
+    float sum = (last ? two[1] : two[0]) + __shfl_xor_sync(0xffffffffu, last ? two[0] : two[1], 4);
+    return lanes_sum<4>(sum);
+}
+
+// A warp's part of the lengths of CONV_ROWS rows, from its channels of q and k.
+DEVICE void store_lengths(Lengths (&parts)[CONV_ROWS][KEY_WARPS], const float (&query)[CONV_ROWS],
+                          const float (&key)[CONV_ROWS]) {
+    float qq[CONV_ROWS], kk[CONV_ROWS], qk[CONV_ROWS];
+    #pragma unroll
+    for (int i = 0; i < CONV_ROWS; i++) {
+        qq[i] = __fmul_rn(query[i], query[i]);
+        kk[i] = __fmul_rn(key[i], key[i]);
+        qk[i] = __fmul_rn(query[i], key[i]);
+    }
+    Lengths sums;
+    sums.qq = row_sum(qq), sums.kk = row_sum(kk), sums.qk = row_sum(qk), sums.pad = 0.0f;
+    u32 thread = threadIdx.x;
+    if (thread % 4 == 0) parts[thread % WARP / 4][thread / WARP] = sums;
+}
+
 // Convolution of CONV_ROWS rows for one key head and the value heads that use it.
 KERNEL void __launch_bounds__(HEAD_THREADS, 1) conv_gates(
     const float* proj, u32 ld,  // [rows, ld]
@@ -142,46 +177,62 @@ KERNEL void __launch_bounds__(HEAD_THREADS, 1) conv_gates(
     u32 thread = threadIdx.x, key_head = blockIdx.y, start = blockIdx.x * CONV_ROWS;
     wait_for_inputs();
 
+    // rows of this step that their sequence has before them, as far as the convolution looks back
+    u32 sequences[CONV_ROWS], seen[CONV_ROWS];
+    bool inner = true; // no row of the block needs the ring, and none is padding
+    #pragma unroll
+    for (int i = 0; i < CONV_ROWS; i++) {
+        sequences[i] = start + i < rows ? row_sequence[start + i] : NONE;
+        seen[i] = sequences[i] == NONE ? 0 : min(start + i - first_row[sequences[i]], CONV_TAPS - 1u);
+        inner = inner && seen[i] == CONV_TAPS - 1;
+    }
+
     // one channel of q, of k and of each v a thread
     float query[CONV_ROWS];
     #pragma unroll 1
     for (u32 part = 0; part < 2 + SHARING; part++) {
-        if (thread >= (part < 2 ? KEY_DIM : VALUE_DIM)) continue; // whole warps
+        // whole warps
+        if (KEY_DIM != VALUE_DIM && thread >= (part < 2 ? KEY_DIM : VALUE_DIM)) continue;
         u32 channel = (part == 0   ? query_channel(key_head)
                        : part == 1 ? key_channel(key_head)
                                    : value_channel(key_head * SHARING + part - 2)) + thread;
         Taps taps = load_taps(conv, channel);
+        const float* from = proj + COLUMN_QKV + channel;
+        float* to = qkv + (u64)start * CONV_CHANNELS + channel;
         float raw[CONV_ROWS + CONV_TAPS - 1]; // of the rows before `start` too
         #pragma unroll
         for (int i = 0; i < CONV_ROWS + CONV_TAPS - 1; i++) {
             u32 row = start + i - (CONV_TAPS - 1); // wraps below row 0
-            raw[i] = row < rows ? proj[(u64)row * ld + COLUMN_QKV + channel] : 0.0f;
+            raw[i] = inner || row < rows ? from[(u64)row * ld] : 0.0f;
         }
-        #pragma unroll
-        for (int i = 0; i < CONV_ROWS; i++) {
-            u32 row = start + i;
-            u32 sequence = row < rows ? row_sequence[row] : NONE;
-            if (sequence == NONE) continue; // the same for the whole block
-            float window[CONV_TAPS];
+        float y[CONV_ROWS];
+        if (inner) {
             #pragma unroll
-            for (int tap = 0; tap < CONV_TAPS; tap++) window[tap] = raw[i + tap];
-            u32 first = first_row[sequence], seen = row - first; // rows of this step before it
-            if (seen < CONV_TAPS - 1) {
-                const float* state = (const float*)states[sequence] + state_at;
-                #pragma unroll
-                for (int tap = 0; tap < CONV_TAPS - 1; tap++) {
-                    u32 back = CONV_TAPS - 1 - tap;
-                    if (back > seen) window[tap] = state[ring_at(row_position[row], back, channel)];
-                }
+            for (int i = 0; i < CONV_ROWS; i++) {
+                y[i] = convolve(taps, raw + i);
+                to[(u64)i * CONV_CHANNELS] = y[i];
             }
-            float y = convolve(taps, window);
-            qkv[(u64)row * CONV_CHANNELS + channel] = y;
-            if (part == 0) query[i] = y;
-            if (part == 1) {
-                Lengths sums = warp_lengths(query[i], y);
-                if (thread % WARP == 0) parts[i][thread / WARP] = sums;
+        } else {
+            #pragma unroll
+            for (int i = 0; i < CONV_ROWS; i++) {
+                y[i] = 0.0f;
+                if (sequences[i] == NONE) continue;
+                const float* state = (const float*)states[sequences[i]] + state_at;
+                u32 position = row_position[start + i];
+                float window[CONV_TAPS];
+                #pragma unroll
+                for (int tap = 0; tap < CONV_TAPS; tap++) {
+                    u32 back = CONV_TAPS - 1 - tap;
+                    bool ring = back > seen[i];
+                    window[tap] = ring ? state[ring_at(position, back, channel)] : raw[i + tap];
+                }
+                y[i] = convolve(taps, window);
+                to[(u64)i * CONV_CHANNELS] = y[i];
             }
         }
+        if (part == 1) store_lengths(parts, query, y);
+        #pragma unroll
+        for (int i = 0; i < CONV_ROWS; i++) query[i] = y[i];
     }
     __syncthreads();
 
