@@ -1,6 +1,6 @@
 //! The numbers that kernels are compiled with, and the source that the compiler sees.
 
-use std::fmt::Write;
+use std::collections::HashSet;
 
 use super::device::Unit;
 use crate::{
@@ -33,7 +33,8 @@ pub(super) struct Dimensions {
     pub(super) pieces: usize,
     /// Width of the residual stream.
     pub(super) hidden: usize,
-    defines: String,
+    /// Name and value of every constant.
+    constants: Vec<(&'static str, String)>,
 }
 
 impl Dimensions {
@@ -89,12 +90,9 @@ impl Dimensions {
             ("COLUMN_K", k),
             ("COLUMN_V", v),
         ];
-        let mut defines = String::new();
-        for (name, value) in values {
-            writeln!(defines, "#define {name} {value}").expect("a string takes everything");
-        }
-        writeln!(defines, "#define NORM_EPS {:e}f", shape.norm_eps).expect("likewise");
-        Self { precision, group, pieces, hidden: shape.hidden, defines }
+        let mut constants = Vec::from(values.map(|(name, value)| (name, value.to_string())));
+        constants.push(("NORM_EPS", format!("{:e}f", shape.norm_eps)));
+        Self { precision, group, pieces, hidden: shape.hidden, constants }
     }
 
     /// Halves that make up an activation.
@@ -107,6 +105,9 @@ impl Dimensions {
 
     /// A kernel file as a unit. `instances` are lines that stand behind it; what they make, and the
     /// file's own kernels, are in `kernels`.
+    ///
+    /// Constants that the code does not name are left out: models that differ in those alone share
+    /// what is compiled.
     pub(super) fn unit(
         &self,
         name: &'static str,
@@ -114,9 +115,23 @@ impl Dimensions {
         instances: &str,
         kernels: Vec<String>,
     ) -> Unit {
-        let source = [&self.defines, PRELUDE, file, instances].join("\n");
+        let code = [PRELUDE, file, instances].join("\n");
+        let named = words(&code);
+        let mut source = String::new();
+        for (name, value) in &self.constants {
+            if named.contains(name) {
+                source.push_str(&format!("#define {name} {value}\n"));
+            }
+        }
+        source.push_str(&code);
         Unit { name, source, kernels, stamps: None }
     }
+}
+
+/// The words of some code, comments aside.
+fn words(code: &str) -> HashSet<&str> {
+    let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
+    lines.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_')).collect()
 }
 
 /// Where the parts of a DeltaNet projection start in its row: qkv, z, b, a.
@@ -166,4 +181,23 @@ pub(super) fn linears(weights: &Weights) -> impl Iterator<Item = &Linear> {
         all
     });
     layers.chain([&weights.head])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_holds_the_constants_that_its_code_names() {
+        let constant = |name, value: &str| (name, value.to_owned());
+        let dimensions = Dimensions {
+            precision: Precision::Default,
+            group: 64,
+            pieces: 1,
+            hidden: 256,
+            constants: vec![constant("VOCAB", "320"), constant("A_VOCAB", "1"), constant("B", "2")],
+        };
+        let unit = dimensions.unit("test", "x[VOCAB]; // not B\n", "", Vec::new());
+        assert!(unit.source.starts_with("#define VOCAB 320\n//"), "{}", &unit.source[..100]);
+    }
 }

@@ -1,12 +1,14 @@
-//! Source code to machine code, by NVRTC or from the cache on disk.
+//! Source code to machine code, by NVRTC, or from what this process or the cache on disk has of it.
 
 use std::{
+    collections::HashMap,
     env,
     ffi::{CStr, CString, OsString, c_char},
     fs,
     io::Write,
     path::{Path, PathBuf},
     ptr,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use sha2::{Digest, Sha256};
@@ -24,6 +26,18 @@ const DIGEST: usize = 32;
 
 /// Names under which the dynamic linker may know NVRTC, newest first.
 const NAMES: [&str; 4] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "libnvrtc.so.11.2"];
+
+/// What this process has compiled or read: a second backend in it, of the same model or of one that
+/// shares units, compiles nothing again.
+static COMPILED: LazyLock<Known> = LazyLock::new(Known::default);
+
+/// Machine code by its file name in the cache on disk.
+#[derive(Default)]
+struct Known {
+    units: Mutex<HashMap<String, Arc<Mutex<Option<Code>>>>>,
+}
+
+type Code = Arc<[u8]>;
 
 /// NVRTC for one architecture.
 pub(super) struct Compiler {
@@ -63,7 +77,7 @@ impl Compiler {
     ///
     /// # Errors
     /// [`Error::Device`] with NVRTC's messages.
-    pub(super) fn compile(&self, unit: &Unit) -> Result<Vec<u8>, Error> {
+    pub(super) fn compile(&self, unit: &Unit) -> Result<Code, Error> {
         let options = [
             format!("--gpu-architecture={}", self.architecture),
             "--std=c++17".into(),
@@ -72,17 +86,20 @@ impl Compiler {
             // The prelude has more than any file uses.
             "--diag-suppress=177".into(),
         ];
-        let path = self.cache.as_ref().map(|folder| folder.join(self.file_name(unit, &options)));
-        if let Some(code) = path.as_deref().and_then(read_cached) {
-            return Ok(code);
-        }
-        let code = self.run(unit, &options)?;
-        if let Some(path) = path
-            && let Err(error) = write_cached(&path, &code)
-        {
-            tracing::warn!("{}: {error}: kernels are compiled at every start", path.display());
-        }
-        Ok(code)
+        let name = self.file_name(unit, &options);
+        COMPILED.code(&name, || {
+            let path = self.cache.as_ref().map(|folder| folder.join(&name));
+            if let Some(code) = path.as_deref().and_then(read_cached) {
+                return Ok(code);
+            }
+            let code = self.run(unit, &options)?;
+            if let Some(path) = path
+                && let Err(error) = write_cached(&path, &code)
+            {
+                tracing::warn!("{}: {error}: kernels are compiled at every start", path.display());
+            }
+            Ok(code)
+        })
     }
 
     /// Everything that the machine code depends on goes into the name.
@@ -172,6 +189,25 @@ impl Compiler {
             ),
             problem: format!("{} {}", text.to_string_lossy(), log()),
         })
+    }
+}
+
+impl Known {
+    /// The code of this name, which one thread makes while others that want it wait.
+    fn code(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Result<Vec<u8>, Error>,
+    ) -> Result<Code, Error> {
+        // A panic under a lock left nothing half done: code is put in its place whole.
+        let mut units = self.units.lock().unwrap_or_else(PoisonError::into_inner);
+        let unit = Arc::clone(units.entry(name.to_owned()).or_default());
+        drop(units);
+        let mut code = unit.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(code) = &*code {
+            return Ok(Arc::clone(code));
+        }
+        Ok(Arc::clone(code.insert(make()?.into())))
     }
 }
 
@@ -286,6 +322,17 @@ fn unavailable(problem: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn code_is_made_once_and_a_failure_is_not_kept() {
+        let known = Known::default();
+        let fails = || Err(unavailable("no compiler".into()));
+        assert!(known.code("a", fails).is_err());
+        let made = known.code("a", || Ok(vec![1])).expect("made");
+        assert_eq!(*made, [1]);
+        assert_eq!(*known.code("a", fails).expect("it is known"), [1]);
+        assert_eq!(*known.code("b", || Ok(vec![2])).expect("made"), [2]);
+    }
 
     #[test]
     fn a_cached_file_is_read_back_and_a_damaged_one_is_not() {
