@@ -73,6 +73,13 @@ pub struct Token {
     pub alternatives: Vec<(u32, f32)>,
 }
 
+impl Token {
+    /// A token without probabilities.
+    pub(crate) fn new(id: u32) -> Self {
+        Self { id, logprob: None, alternatives: Vec::new() }
+    }
+}
+
 /// Why a generation ended.
 #[derive(Debug, Clone)]
 pub enum FinishReason {

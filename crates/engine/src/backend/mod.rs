@@ -9,6 +9,7 @@
 //! run. A backend must not know why a sequence is opened or dropped.
 
 mod batch;
+mod candidates;
 pub mod cpu;
 pub mod cuda;
 mod histories;
@@ -17,7 +18,8 @@ pub mod reference;
 pub mod select;
 mod self_test;
 
-pub use batch::{Batch, Logits, Row, Wants};
+pub use batch::{Batch, Logits, Row, Scores, Wants};
+pub use candidates::{CANDIDATES_MAX, Candidate, Candidates, SUM_ERROR};
 pub use self_test::KernelCheck;
 
 use self::profile::Profile;
@@ -76,6 +78,9 @@ impl Footprint {
         self.scratch.saturating_add(self.sequence.state).saturating_add(self.sequence.kv)
     }
 }
+
+/// What [`Backend::logits_row`] says where it has nothing.
+const NO_CANDIDATES: &str = "the last pass gave no candidates of it";
 
 /// One model on one device.
 ///
@@ -152,7 +157,8 @@ pub trait Backend: Send {
     /// Predicts what a sequence of `tokens` tokens takes.
     fn bytes_for(&self, tokens: usize) -> SequenceBytes;
 
-    /// Appends each row's tokens to its sequence and computes the logits that the rows want.
+    /// Appends each row's tokens to its sequence and computes the logits that the rows want, or
+    /// their [`Candidates`] where these will do ([`Batch::wants_candidates`]).
     ///
     /// The result is a pure function of each sequence's tokens: batch mates, chunking and thread
     /// count change no bit on reference and cpu. Once warm, this allocates nothing (the reference
@@ -161,6 +167,16 @@ pub trait Backend: Send {
     /// # Errors
     /// Those of [`Batch::check`], before any sequence is touched.
     fn forward(&mut self, batch: &Batch<'_>, logits: &mut Logits) -> Result<(), Error>;
+
+    /// Writes the logits `[vocab]` of a row of which the last [`Backend::forward`] gave candidates:
+    /// for whoever finds that they do not say enough. Rows count as in its [`Logits`].
+    ///
+    /// # Errors
+    /// [`Error::Batch`] when it gave no candidates of such a row, or the device fails.
+    fn logits_row(&mut self, row: usize, logits: &mut [f32]) -> Result<(), Error> {
+        let _ = logits;
+        Err(Error::Batch { row, problem: NO_CANDIDATES.into() })
+    }
 
     /// Notes from now on where the time of [`Backend::forward`] goes, which makes it a little
     /// slower.

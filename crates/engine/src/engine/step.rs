@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 use super::{EngineConfig, Job, shared::Shared};
 use crate::{
     Error, FinishReason, Usage,
-    backend::{Backend, Batch, Logits, Row, SequenceId},
+    backend::{Backend, Batch, Logits, Row, Scores, SequenceId},
     cache::{Hit, PrefixCache},
-    sampler::Workspace,
+    sampler::{NeedsLogits, Workspace},
     scheduler::{Plan, Scheduler, Sequence},
 };
 
@@ -39,6 +39,7 @@ pub(super) struct StepLoop {
     plan: Plan,
     rows: Vec<Row<'static>>,
     logits: Logits,
+    row: Vec<f32>, // [vocab] logits of a row whose candidates were not enough
     workspace: Workspace,
 }
 
@@ -65,6 +66,7 @@ impl StepLoop {
             plan: Plan::default(),
             rows: Vec::new(),
             logits: Logits::new(),
+            row: Vec::new(),
             workspace: Workspace::default(),
         }
     }
@@ -88,13 +90,10 @@ impl StepLoop {
         self.retire();
         self.admit()?;
         self.scheduler.plan(&mut self.plan);
-        match self.forward() {
-            Ok(()) => self.sample_and_emit(),
-            Err(error) => {
-                let error = Arc::new(error);
-                self.fail_planned(&error);
-                unless_lost(error)?;
-            }
+        if let Err(error) = self.forward().and_then(|()| self.sample_and_emit()) {
+            let error = Arc::new(error);
+            self.fail_planned(&error);
+            unless_lost(error)?;
         }
         self.publish();
         Ok(())
@@ -204,24 +203,33 @@ impl StepLoop {
         outcome
     }
 
-    fn sample_and_emit(&mut self) {
-        let mut logit_row = 0;
+    fn sample_and_emit(&mut self) -> Result<(), Error> {
+        let vocab = self.backend.shape().vocab;
+        let mut row = 0;
         for planned in &self.plan.rows {
             let sequence = &mut self.scheduler.running_mut()[planned.slot];
             sequence.advance(planned.tokens);
             if sequence.reached_place() {
                 keep(&mut self.cache, &mut *self.backend, sequence);
             }
-            let logit_rows = planned.wants.rows(planned.tokens);
-            if logit_rows > 0 {
-                let logits = self.logits.row(logit_row);
-                sequence.take_next(logits, &mut self.workspace, self.context_tokens);
-                logit_row += logit_rows;
+            let rows = planned.wants.rows(planned.tokens);
+            if rows > 0 {
+                let (workspace, context) = (&mut self.workspace, self.context_tokens);
+                let taken = sequence.take_next(self.logits.scores(row), vocab, workspace, context);
+                if let Err(NeedsLogits) = taken {
+                    self.row.resize(vocab, 0.0);
+                    self.backend.logits_row(row, &mut self.row)?;
+                    let logits = Scores::Logits(&self.row);
+                    let taken = sequence.take_next(logits, vocab, workspace, context);
+                    taken.expect("logits always give a token");
+                }
+                row += rows;
             }
         }
+        Ok(())
     }
 
-    /// A failed forward pass leaves its sequences good for nothing but to be closed.
+    /// A forward pass that failed, or whose logits are lost, leaves its sequences good for nothing but to be closed.
     fn fail_planned(&mut self, error: &Arc<Error>) {
         for planned in &self.plan.rows {
             let sequence = &mut self.scheduler.running_mut()[planned.slot];

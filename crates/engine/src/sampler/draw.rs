@@ -1,4 +1,5 @@
-use super::{Sampling, ranking::Ranking};
+use super::{Sampling, certain::Certain, ranking::Ranking};
+use crate::backend::Candidate;
 
 /// Truncates the distribution and draws from what is left.
 ///
@@ -40,11 +41,7 @@ impl Drawer {
         };
         loop {
             let ranked = ranking.top(logits, count);
-            self.cumulative.clear();
-            self.cumulative.extend(ranked.iter().scan(0.0, |sum, candidate| {
-                *sum += weight(candidate.logit);
-                Some(*sum)
-            }));
+            self.accumulate(ranked, weight);
             let all = count == limit;
             let weights = ranked.iter().map(|candidate| weight(candidate.logit));
             if let Some(index) = self.choose(weights, sampling, random, known_total, all) {
@@ -52,6 +49,47 @@ impl Drawer {
             }
             count = count.saturating_mul(8).min(limit);
         }
+    }
+
+    /// The token that [`Drawer::draw`] draws from the row of which `certain` is known; `None` when
+    /// that does not say.
+    ///
+    /// What is chosen moves one way only, down the ranking, as the total grows: where the least and
+    /// the largest that the total can be choose the same token, so does every one between.
+    pub(super) fn draw_certain(
+        &mut self,
+        certain: &Certain<'_>,
+        sampling: &Sampling,
+        random: f64,
+    ) -> Option<u32> {
+        let max = f64::from(certain.ranked.first()?.logit);
+        let temperature = f64::from(sampling.temperature);
+        let weight = |logit: f32| ((f64::from(logit) - max) / temperature).exp();
+        let limit = match sampling.top_k {
+            0 => certain.vocab,
+            k => k.min(certain.vocab),
+        };
+        let all = certain.whole || certain.ranked.len() >= limit;
+        let ranked = &certain.ranked[..limit.min(certain.ranked.len())];
+        self.accumulate(ranked, weight);
+        let totals = match sampling.top_k {
+            0 => certain.totals(temperature)?.map(Some),
+            // The total is that of the k best, and known if they are.
+            _ if all => [None, None],
+            _ => return None,
+        };
+        let weights = || ranked.iter().map(|candidate| weight(candidate.logit));
+        let [least, largest] =
+            totals.map(|total| self.choose(weights(), sampling, random, total, all));
+        least.filter(|_| least == largest).map(|index| ranked[index].id)
+    }
+
+    fn accumulate(&mut self, ranked: &[Candidate], weight: impl Fn(f32) -> f64) {
+        self.cumulative.clear();
+        self.cumulative.extend(ranked.iter().scan(0.0, |sum, candidate| {
+            *sum += weight(candidate.logit);
+            Some(*sum)
+        }));
     }
 
     /// Index of the drawn token, or `None` when it may lie beyond what is ranked. `all`: nothing

@@ -1,25 +1,33 @@
-use super::ranking::Ranking;
+use crate::backend::Candidate;
 
-/// Log-probability of `id` and of the `count` most probable tokens in the model's own
-/// distribution: log softmax, `logit - max - ln(sum(exp(logit - max)))`, summed in float64.
-pub(super) fn logprobs(
-    logits: &[f32], // [vocab]
-    id: u32,
-    count: usize,
-    ranking: &mut Ranking,
-) -> (f32, Vec<(u32, f32)>) {
-    let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum();
-    let log_sum = max + sum.ln();
-    let logprob = |logit: f32| (f64::from(logit) - log_sum) as f32;
-    let alternatives = match count {
-        0 => Vec::new(),
-        _ => {
-            let top = ranking.top(logits, count);
-            top.iter().map(|candidate| (candidate.id, logprob(candidate.logit))).collect()
-        }
-    };
-    (logprob(logits[id as usize]), alternatives)
+/// Log-probabilities in the model's own distribution: log softmax,
+/// `logit - largest - ln(Σ exp(logit - largest))`.
+pub(super) struct LogSoftmax {
+    log_sum: f64,
+}
+
+impl LogSoftmax {
+    /// Over `logits` [vocab], summed in float64.
+    pub(super) fn of(logits: &[f32]) -> Self {
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum = logits.iter().map(|&logit| (f64::from(logit) - f64::from(largest)).exp()).sum();
+        Self::new(largest, sum)
+    }
+
+    /// Of a row with this `largest` logit and `sum` of `exp(logit - largest)`.
+    pub(super) fn new(largest: f32, sum: f64) -> Self {
+        Self { log_sum: f64::from(largest) + sum.ln() }
+    }
+
+    /// The log-probability of a token with this logit.
+    pub(super) fn at(&self, logit: f32) -> f32 {
+        (f64::from(logit) - self.log_sum) as f32
+    }
+
+    /// Tokens with their log-probabilities.
+    pub(super) fn of_each(&self, tokens: &[Candidate]) -> Vec<(u32, f32)> {
+        tokens.iter().map(|token| (token.id, self.at(token.logit))).collect()
+    }
 }
 
 #[cfg(test)]
@@ -32,12 +40,11 @@ mod tests {
         for offset in [0.0, 1000.0, -1000.0] {
             let logits: Vec<f32> =
                 [1.0_f32, 2.0, 4.0, 1.0].iter().map(|share| share.ln() + offset).collect();
-            let (chosen, alternatives) = logprobs(&logits, 1, 3, &mut Ranking::default());
-            let close = |a: f32, b: f32| (a - b.ln()).abs() < 2e-4;
-            assert!(close(chosen, 0.25), "{chosen}");
-            let ids: Vec<u32> = alternatives.iter().map(|&(id, _)| id).collect();
-            assert_eq!(ids, [2, 1, 0]);
-            assert!(close(alternatives[0].1, 0.5) && close(alternatives[2].1, 0.125));
+            let softmax = LogSoftmax::of(&logits);
+            for (logit, share) in logits.iter().zip([0.125_f32, 0.25, 0.5, 0.125]) {
+                let logprob = softmax.at(*logit);
+                assert!((logprob - share.ln()).abs() < 2e-4, "{logprob}, not ln {share}");
+            }
         }
     }
 }

@@ -2,7 +2,11 @@
 //!
 //! [`Sampling`] is what a request may ask for; a `Sampler` is one request's state (its random
 //! stream and what it has generated), a `Workspace` the memory that all of them share.
+//!
+//! A token can be chosen from a row's [`Candidates`] too. It is the token that the logits would
+//! give, or the sampler says that it needs these.
 
+mod certain;
 mod draw;
 mod logprobs;
 mod random;
@@ -13,8 +17,13 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
 };
 
-use crate::{Error, Token};
+use crate::{
+    Error, Token,
+    backend::{CANDIDATES_MAX, Candidates, Scores, Wants},
+};
+use certain::{Certain, CertainMemory};
 use draw::Drawer;
+use logprobs::LogSoftmax;
 use random::Random;
 use ranking::Ranking;
 
@@ -115,6 +124,14 @@ impl Sampling {
         Ok(())
     }
 
+    /// No logit is raised by anything that is asked for.
+    fn only_lowers(&self) -> bool {
+        self.repetition_penalty >= 1.0
+            && self.presence_penalty >= 0.0
+            && self.frequency_penalty >= 0.0
+            && self.logit_bias.iter().all(|&(_, bias)| bias <= 0.0)
+    }
+
     fn penalises(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
@@ -137,7 +154,13 @@ pub(crate) struct Workspace {
     adjusted: Vec<f32>, // [vocab]
     ranking: Ranking,
     drawer: Drawer,
+    certain: CertainMemory,
 }
+
+/// The candidates do not say which token it is: it has to be chosen from the logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) struct NeedsLogits;
 
 impl Sampler {
     /// For checked `sampling`; `alternatives` is [`crate::Request::logprobs`].
@@ -148,36 +171,100 @@ impl Sampler {
         Self { sampling, alternatives, random, generated: HashMap::new() }
     }
 
-    /// The token after the position of `logits` [vocab]; `None` when one of them is infinite or
-    /// not a number.
-    pub(crate) fn next(&mut self, logits: &[f32], workspace: &mut Workspace) -> Option<Token> {
+    /// What a forward pass should give of the position before the next token: candidates, when
+    /// these will do nearly always.
+    pub(crate) fn wants(&self) -> Wants {
+        match self.sampling.only_lowers() && self.sampling.top_k <= CANDIDATES_MAX {
+            true => Wants::Candidates { temperature: self.sampling.temperature },
+            false => Wants::Last,
+        }
+    }
+
+    /// The token after the position of `scores`, whose logits are `vocab` long; `None` when one of
+    /// these is infinite or not a number.
+    ///
+    /// # Errors
+    /// [`NeedsLogits`] when candidates were given and are not enough: nothing has happened, and the
+    /// logits give the token. Only candidates that [`Sampler::wants`] asked for will do.
+    pub(crate) fn next(
+        &mut self,
+        scores: Scores<'_>,
+        vocab: usize,
+        workspace: &mut Workspace,
+    ) -> Result<Option<Token>, NeedsLogits> {
+        match scores {
+            Scores::Logits(logits) => Ok(self.next_of_logits(logits, workspace)),
+            Scores::Candidates(candidates) => self.next_of_candidates(candidates, vocab, workspace),
+        }
+    }
+
+    fn next_of_logits(&mut self, logits: &[f32], workspace: &mut Workspace) -> Option<Token> {
         // No early exit: this way the loop is vectorised.
         if !logits.iter().fold(true, |finite, logit| finite & logit.is_finite()) {
             return None;
         }
-        let Workspace { adjusted, ranking, drawer } = workspace;
+        let Workspace { adjusted, ranking, drawer, .. } = workspace;
         let adjusted = self.adjust(logits, adjusted);
         let id = if self.sampling.temperature == 0.0 {
             largest(adjusted)
         } else {
             drawer.draw(adjusted, &self.sampling, self.random.next(), ranking)
         };
+        self.note(id);
+        let Some(count) = self.alternatives else { return Some(Token::new(id)) };
+        let softmax = LogSoftmax::of(logits);
+        let alternatives = match count {
+            0 => Vec::new(),
+            _ => softmax.of_each(ranking.top(logits, count)),
+        };
+        Some(Token { id, logprob: Some(softmax.at(logits[id as usize])), alternatives })
+    }
+
+    fn next_of_candidates(
+        &mut self,
+        candidates: &Candidates,
+        vocab: usize,
+        workspace: &mut Workspace,
+    ) -> Result<Option<Token>, NeedsLogits> {
+        if !candidates.is_finite() {
+            return Ok(None);
+        }
+        let best = candidates.best();
+        let few = self.alternatives.is_some_and(|count| count.min(vocab) > best.len());
+        if !self.sampling.only_lowers() || few {
+            return Err(NeedsLogits);
+        }
+        let Workspace { drawer, certain, .. } = workspace;
+        let certain = Certain::new(self, candidates, vocab, certain);
+        let id = if self.sampling.temperature == 0.0 {
+            certain.ranked.first().map(|candidate| candidate.id).ok_or(NeedsLogits)?
+        } else {
+            // The stream moves on only when the draw counts.
+            let mut random = self.random.clone();
+            let drawn = drawer.draw_certain(&certain, &self.sampling, random.next());
+            let id = drawn.ok_or(NeedsLogits)?;
+            self.random = random;
+            id
+        };
+        self.note(id);
+        let Some(count) = self.alternatives else { return Ok(Some(Token::new(id))) };
+        let softmax = LogSoftmax::new(best[0].logit, f64::from(candidates.sum()));
+        let chosen = best.iter().find(|candidate| candidate.id == id);
+        let logit = chosen.expect("a candidate was chosen").logit;
+        let alternatives = softmax.of_each(&best[..count.min(best.len())]);
+        Ok(Some(Token { id, logprob: Some(softmax.at(logit)), alternatives }))
+    }
+
+    /// Notes a chosen token for the penalties to come.
+    fn note(&mut self, id: u32) {
         if self.sampling.penalises() {
             *self.generated.entry(id).or_insert(0) += 1;
         }
-        let (logprob, alternatives) = match self.alternatives {
-            None => (None, Vec::new()),
-            Some(count) => {
-                let (logprob, alternatives) = logprobs::logprobs(logits, id, count, ranking);
-                (Some(logprob), alternatives)
-            }
-        };
-        Some(Token { id, logprob, alternatives })
     }
 
     /// Logit bias, then penalties. Few tokens are concerned; the row is copied only if any is.
     fn adjust<'a>(&self, logits: &'a [f32], copy: &'a mut Vec<f32>) -> &'a [f32] {
-        let Sampling { logit_bias, presence_penalty, frequency_penalty, .. } = &self.sampling;
+        let logit_bias = &self.sampling.logit_bias;
         if logit_bias.is_empty() && self.generated.is_empty() {
             return logits;
         }
@@ -187,12 +274,25 @@ impl Sampler {
             copy[id as usize] += bias;
         }
         for (&id, &times) in &self.generated {
-            let logit = &mut copy[id as usize];
-            let repetition = self.sampling.repetition_penalty;
-            *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
-            *logit -= presence_penalty + frequency_penalty * times as f32;
+            copy[id as usize] = self.penalised(copy[id as usize], times);
         }
         copy
+    }
+
+    /// The same for one token's logit.
+    fn adjusted(&self, id: u32, logit: f32) -> f32 {
+        let biases = self.sampling.logit_bias.iter().filter(|(token, _)| *token == id);
+        let biased = biases.fold(logit, |logit, (_, bias)| logit + bias);
+        self.generated.get(&id).map_or(biased, |&times| self.penalised(biased, times))
+    }
+
+    /// The logit of a token that was generated `times` times.
+    fn penalised(&self, logit: f32, times: u32) -> f32 {
+        let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } =
+            self.sampling;
+        let logit =
+            if logit > 0.0 { logit / repetition_penalty } else { logit * repetition_penalty };
+        logit - (presence_penalty + frequency_penalty * times as f32)
     }
 }
 

@@ -1,16 +1,9 @@
-use std::cmp::Ordering;
+use crate::backend::Candidate;
 
 /// The largest logits of a row, in order, found without sorting the row.
 #[derive(Debug, Default)]
 pub(super) struct Ranking {
     candidates: Vec<Candidate>,
-}
-
-/// A token and its logit.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Candidate {
-    pub(super) id: u32,
-    pub(super) logit: f32,
 }
 
 impl Ranking {
@@ -34,7 +27,7 @@ impl Ranking {
             }
         }
         self.keep(count);
-        self.candidates.sort_unstable_by(best_first);
+        self.candidates.sort_unstable_by(Candidate::best_first);
         &self.candidates
     }
 
@@ -43,16 +36,11 @@ impl Ranking {
         if let Some(last) = count.checked_sub(1)
             && self.candidates.len() > count
         {
-            self.candidates.select_nth_unstable_by(last, best_first);
+            self.candidates.select_nth_unstable_by(last, Candidate::best_first);
         }
         self.candidates.truncate(count);
         self.candidates.last().map_or(f32::INFINITY, |worst| worst.logit)
     }
-}
-
-/// A total order, as no candidate is NaN.
-fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod candidates;
+
 /// Reproducible values in about [-4, 4], different for each seed.
 pub(super) fn noise(seed: u64, len: usize) -> Vec<f32> {
     let mut random = Random::new(seed);
@@ -10,7 +12,7 @@ pub(super) fn noise(seed: u64, len: usize) -> Vec<f32> {
 
 fn sample(sampling: &Sampling, logits: &[f32]) -> u32 {
     let mut sampler = Sampler::new(sampling.clone(), None);
-    sampler.next(logits, &mut Workspace::default()).expect("the logits are finite").id
+    sampler.next_of_logits(logits, &mut Workspace::default()).expect("the logits are finite").id
 }
 
 /// Sorts everything, cuts step by step, draws: the documentation of [`Sampling`] as code. Gives
@@ -93,7 +95,7 @@ fn draws_follow_the_distribution() {
     let mut workspace = Workspace::default();
     let mut counts = [0_u32; 10];
     for _ in 0..52_000 {
-        counts[sampler.next(&logits, &mut workspace).unwrap().id as usize] += 1;
+        counts[sampler.next_of_logits(&logits, &mut workspace).unwrap().id as usize] += 1;
     }
     assert_eq!(counts[..2], [0, 0]);
     let chi_square: f64 = (2..10)
@@ -126,7 +128,7 @@ fn a_bias_moves_the_choice() {
 fn three_steps(sampling: Sampling, logits: &[f32]) -> [u32; 3] {
     let mut sampler = Sampler::new(sampling, None);
     let mut workspace = Workspace::default();
-    std::array::from_fn(|_| sampler.next(logits, &mut workspace).unwrap().id)
+    std::array::from_fn(|_| sampler.next_of_logits(logits, &mut workspace).unwrap().id)
 }
 
 #[test]
@@ -159,7 +161,9 @@ fn a_seed_repeats_and_another_differs() {
         let sampling = Sampling { temperature: 1.0, seed, ..greedy() };
         let mut sampler = Sampler::new(sampling, None);
         let mut workspace = Workspace::default();
-        (0..32).map(|_| sampler.next(&logits, &mut workspace).unwrap().id).collect::<Vec<_>>()
+        (0..32)
+            .map(|_| sampler.next_of_logits(&logits, &mut workspace).unwrap().id)
+            .collect::<Vec<_>>()
     };
     assert_eq!(tokens(Some(1)), tokens(Some(1)));
     assert_ne!(tokens(Some(1)), tokens(Some(2)));
@@ -173,7 +177,7 @@ fn anything_but_finite_logits_is_refused() {
             let mut logits = [1.0, 2.0, 3.0];
             logits[place] = bad;
             let mut sampler = Sampler::new(greedy(), None);
-            assert_eq!(sampler.next(&logits, &mut Workspace::default()), None);
+            assert_eq!(sampler.next_of_logits(&logits, &mut Workspace::default()), None);
         }
     }
 }
@@ -189,7 +193,7 @@ fn log_probabilities_are_the_models_own() {
         ..greedy()
     };
     let mut sampler = Sampler::new(sampling, Some(2));
-    let token = sampler.next(&logits, &mut Workspace::default()).unwrap();
+    let token = sampler.next_of_logits(&logits, &mut Workspace::default()).unwrap();
     let sum: f32 = logits.iter().map(|logit| logit.exp()).sum();
     assert_eq!(token.id, 0);
     assert!((token.logprob.unwrap() - (1.0 - sum.ln())).abs() < 1e-6);

@@ -23,7 +23,7 @@ pub(crate) struct Plan {
 }
 
 /// The next tokens of one sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PlannedRow {
     /// Index in [`Scheduler::running`].
     pub(crate) slot: usize,
@@ -128,7 +128,7 @@ impl Scheduler {
                 let tokens = sequence.next_chunk_tokens(left);
                 if tokens > 0 {
                     let last = tokens == sequence.pending().len();
-                    let wants = if last { Wants::Last } else { Wants::Nothing };
+                    let wants = if last { sequence.wants() } else { Wants::Nothing };
                     plan.rows.push(PlannedRow { slot, tokens, wants });
                     left -= tokens;
                 }
@@ -142,7 +142,15 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::{Request, backend::SequenceId, engine::pair, sampler::Workspace};
+    use crate::{
+        Request,
+        backend::{Scores, SequenceId},
+        engine::pair,
+        sampler::Workspace,
+    };
+
+    /// What a greedy request wants.
+    const TOKEN: Wants = Wants::Candidates { temperature: 0.0 };
 
     /// A sequence with a prompt of `prompt_tokens`, of which `computed` are in the state. With all
     /// of them it has a first token to feed.
@@ -152,7 +160,8 @@ mod tests {
         let mut sequence = Sequence::new(job, Instant::now(), id, None, false);
         sequence.advance(computed);
         if computed == prompt_tokens {
-            sequence.take_next(&[0.0, 1.0], &mut Workspace::default(), 100);
+            let scores = Scores::Logits(&[0.0, 1.0]);
+            sequence.take_next(scores, 2, &mut Workspace::default(), 100).expect("the logits");
         }
         sequence
     }
@@ -168,10 +177,10 @@ mod tests {
     #[test]
     fn answers_go_first_and_prompts_share_what_is_left() {
         let sequences = || vec![sequence(30, 0), sequence(5, 5), sequence(20, 10), sequence(6, 6)];
-        let answers = [(1, 1, Wants::Last), (3, 1, Wants::Last)];
-        let all = [&answers[..], &[(0, 30, Wants::Last), (2, 10, Wants::Last)]].concat();
+        let answers = [(1, 1, TOKEN), (3, 1, TOKEN)];
+        let all = [&answers[..], &[(0, 30, TOKEN), (2, 10, TOKEN)]].concat();
         assert_eq!(planned(100, sequences()), all);
-        let some = [&answers[..], &[(0, 30, Wants::Last), (2, 8, Wants::Nothing)]].concat();
+        let some = [&answers[..], &[(0, 30, TOKEN), (2, 8, Wants::Nothing)]].concat();
         assert_eq!(planned(40, sequences()), some);
         let part = [&answers[..], &[(0, 14, Wants::Nothing)]].concat();
         assert_eq!(planned(16, sequences()), part);

@@ -2,10 +2,10 @@ use std::time::Instant;
 
 use crate::{
     Event, FinishReason, Usage,
-    backend::SequenceId,
+    backend::{Scores, SequenceId, Wants},
     cache::{EntryId, Hit},
     engine::Job,
-    sampler::{Sampler, Workspace},
+    sampler::{NeedsLogits, Sampler, Workspace},
 };
 
 /// A running request.
@@ -159,23 +159,35 @@ impl Sequence {
         }
     }
 
-    /// Chooses the next token from the logits [vocab] after the last known one, delivers it, and
-    /// finishes the sequence when that was the last.
+    /// What the forward pass should give of the last pending token.
+    pub(crate) fn wants(&self) -> Wants {
+        self.sampler.wants()
+    }
+
+    /// Chooses the next token from the scores after the last known one, whose logits are `vocab`
+    /// long, delivers it, and finishes the sequence when that was the last.
+    ///
+    /// # Errors
+    /// Those of [`Sampler::next`].
     pub(crate) fn take_next(
         &mut self,
-        logits: &[f32],
+        scores: Scores<'_>,
+        vocab: usize,
         workspace: &mut Workspace,
         context_tokens: usize,
-    ) {
+    ) -> Result<(), NeedsLogits> {
         let tokens_max = self.job.request.limits.tokens_max;
         if tokens_max == Some(0) {
-            return self.finish(FinishReason::Length);
+            self.finish(FinishReason::Length);
+            return Ok(());
         }
-        let Some(token) = self.sampler.next(logits, workspace) else {
-            return self.finish(FinishReason::NotANumber);
+        let Some(token) = self.sampler.next(scores, vocab, workspace)? else {
+            self.finish(FinishReason::NotANumber);
+            return Ok(());
         };
         if self.job.request.stop_ids.contains(&token.id) {
-            return self.finish(FinishReason::Stop(token.id));
+            self.finish(FinishReason::Stop(token.id));
+            return Ok(());
         }
         self.tokens.push(token.id);
         self.job.send(Event::Token(token));
@@ -184,6 +196,7 @@ impl Sequence {
         } else if self.tokens.len() >= context_tokens {
             self.finish(FinishReason::ContextFull);
         }
+        Ok(())
     }
 
     /// Tokens delivered.

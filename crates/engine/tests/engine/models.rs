@@ -123,7 +123,7 @@ fn hits_change_nothing(precision: Precision, concerns: &dyn Fn(&str) -> bool) {
         };
         let tolerance = if device == "cuda" { CUDA_LOGPROB } else { 0.0 };
         let close = |ours: &Token, expected: &Token| {
-            let (ours, expected) = (ours.logprob.unwrap(), expected.logprob.unwrap());
+            let [ours, expected] = [ours, expected].map(|one| one.logprob.expect("asked for"));
             ours.to_bits() == expected.to_bits() || (ours - expected).abs() <= tolerance
         };
         let cold = sampled(&start(backend(), 64, 0));

@@ -16,7 +16,10 @@ use std::collections::HashMap;
 
 use sequence::Sequence;
 
-use super::{Backend, Batch, Footprint, Logits, SequenceBytes, SequenceId, SnapshotId};
+use super::{
+    Backend, Batch, Candidates, Footprint, Logits, NO_CANDIDATES, SequenceBytes, SequenceId,
+    SnapshotId,
+};
 use crate::{
     Error,
     model::{Shape, Weights},
@@ -33,6 +36,7 @@ pub struct Reference {
     sequences: HashMap<SequenceId, Sequence>,
     snapshots: HashMap<SnapshotId, Sequence>,
     handle_next: u64,
+    kept: Vec<f32>, // [rows, vocab] logits of a pass that gave candidates of them
 }
 
 impl Reference {
@@ -44,6 +48,7 @@ impl Reference {
             sequences: HashMap::new(),
             snapshots: HashMap::new(),
             handle_next: 0,
+            kept: Vec::new(),
         }
     }
 
@@ -60,6 +65,23 @@ impl Reference {
     fn handle(&mut self) -> u64 {
         self.handle_next += 1;
         self.handle_next
+    }
+
+    /// Runs a checked batch.
+    fn run(
+        &mut self,
+        batch: &Batch<'_>,
+        logits: &mut [f32], // [wanted, vocab]
+    ) {
+        let mut rest = logits;
+        for row in batch.rows {
+            let sequence =
+                self.sequences.get_mut(&row.sequence).expect("the batch's check found it open");
+            let wanted = row.wants.rows(row.tokens.len());
+            let (out, after) = rest.split_at_mut(wanted * self.shape.vocab);
+            forward::forward(&self.shape, &self.weights, sequence, row.tokens, out);
+            rest = after;
+        }
     }
 }
 
@@ -126,15 +148,27 @@ impl Backend for Reference {
         batch.check(self.shape.vocab, BATCH_TOKENS_MAX, |id| {
             self.sequence(id).map(|sequence| (sequence.tokens, sequence.context_tokens))
         })?;
-        let mut rest = logits.resize(batch.logit_rows(), self.shape.vocab);
-        for row in batch.rows {
-            let sequence =
-                self.sequences.get_mut(&row.sequence).expect("the batch's check found it open");
-            let wanted = row.wants.rows(row.tokens.len());
-            let (out, after) = rest.split_at_mut(wanted * self.shape.vocab);
-            forward::forward(&self.shape, &self.weights, sequence, row.tokens, out);
-            rest = after;
+        let (rows, vocab) = (batch.logit_rows(), self.shape.vocab);
+        self.kept.clear();
+        if !batch.wants_candidates() {
+            self.run(batch, logits.resize(rows, vocab));
+            return Ok(());
         }
+        let mut kept = std::mem::take(&mut self.kept);
+        kept.resize(rows * vocab, 0.0);
+        self.run(batch, &mut kept);
+        let of_rows = kept.chunks_exact(vocab).zip(batch.temperatures());
+        for (out, (logits, temperature)) in logits.resize_candidates(rows).iter_mut().zip(of_rows) {
+            *out = Candidates::of(logits, temperature);
+        }
+        self.kept = kept;
+        Ok(())
+    }
+
+    fn logits_row(&mut self, row: usize, logits: &mut [f32]) -> Result<(), Error> {
+        let kept = self.kept.chunks_exact(self.shape.vocab).nth(row);
+        let problem = NO_CANDIDATES.into();
+        logits.copy_from_slice(kept.ok_or(Error::Batch { row, problem })?);
         Ok(())
     }
 }
