@@ -5,7 +5,9 @@ mod common;
 
 use calla_engine::{
     Error,
-    backend::{Backend, Batch, Logits, Row, SequenceId, SnapshotId, Wants},
+    backend::{
+        Backend, Batch, Candidates, Logits, Row, SUM_ERROR, Scores, SequenceId, SnapshotId, Wants,
+    },
     model::Shape,
 };
 use common::{
@@ -195,6 +197,60 @@ fn a_full_step_of_short_contexts_gives_each_sequence_its_own_logits() {
             }
         }
     }
+}
+
+#[test]
+fn candidates_are_those_of_the_logits() {
+    on_every_backend(|candidate, backend, shape| {
+        let prompts = [prompt(shape, 20, 30), prompt(shape, 21, 1), prompt(shape, 22, 9)];
+        let temperatures = [0.0, 0.7, 2.0];
+        let asked = temperatures.map(|temperature| Wants::Candidates { temperature });
+        // whole prompts, then a step, which is another kind of pass
+        let sequences = prompts.each_ref().map(|_| backend.open(60).unwrap());
+        let twins = prompts.each_ref().map(|_| backend.open(60).unwrap());
+        let (mut expected, mut found) = (Logits::new(), Logits::new());
+        for tokens in [prompts.each_ref().map(|tokens| &tokens[..]), [&[3], &[4], &[5]]] {
+            let mut forward = |sequences: &[SequenceId], wants: &[Wants], out: &mut Logits| {
+                let row = |at: usize| Row {
+                    sequence: sequences[at],
+                    tokens: tokens[at],
+                    wants: wants[at],
+                };
+                let rows: Vec<Row> = (0..3).map(row).collect();
+                backend.forward(&Batch { rows: &rows }, out).unwrap();
+            };
+            forward(&twins, &[Wants::Last; 3], &mut expected);
+            forward(&sequences, &asked, &mut found);
+            assert_eq!(found.rows(), 3);
+            for (at, temperature) in temperatures.into_iter().enumerate() {
+                let Scores::Candidates(ours) = found.scores(at) else {
+                    candidate.assert_same("logits", found.row(at), expected.row(at));
+                    continue;
+                };
+                let mut logits = vec![0.0; shape.vocab];
+                backend.logits_row(at, &mut logits).unwrap();
+                assert_bits("the logits behind candidates", &logits, expected.row(at));
+                let exact = Candidates::of(&logits, temperature);
+                assert_eq!(ours.best(), exact.best());
+                for (ours, exact) in [
+                    (ours.sum(), exact.sum()),
+                    (ours.sum_at_temperature(), exact.sum_at_temperature()),
+                ] {
+                    let error = f64::from(ours) / f64::from(exact) - 1.0;
+                    assert!(error.abs() <= SUM_ERROR, "a sum is off by {error:.1e}");
+                }
+            }
+        }
+        // where one row wants logits, all get them, and none are kept
+        let rows = [
+            Row { sequence: sequences[0], tokens: &[1], wants: asked[1] },
+            Row { sequence: sequences[1], tokens: &[1], wants: Wants::Last },
+        ];
+        backend.forward(&Batch { rows: &rows }, &mut found).unwrap();
+        assert_eq!(found.values().len(), 2 * shape.vocab);
+        let error = backend.logits_row(0, &mut vec![0.0; shape.vocab]).unwrap_err();
+        assert!(matches!(error, Error::Batch { row: 0, .. }), "{error}");
+    });
 }
 
 #[test]

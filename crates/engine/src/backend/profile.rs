@@ -122,6 +122,8 @@ ops! {
     Combine "combine",
     /// The output matrix.
     Logits "logits",
+    /// The best tokens of rows of logits, and the sums of their softmax.
+    Candidates "candidates",
     /// What the calling thread does between jobs, while the others have nothing to do.
     Alone "alone",
     /// Waiting: for work, for a hand-off, for the last task of another thread.

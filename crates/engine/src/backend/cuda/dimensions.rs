@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use super::device::Unit;
 use crate::{
-    backend::{Precision, histories::PAGE_TOKENS},
+    backend::{CANDIDATES_MAX, Precision, histories::PAGE_TOKENS},
     model::{Linear, Mixer, MixerKind, Mlp, MlpShape, Shape, Weights},
 };
 
 /// What every kernel file starts with.
-const PRELUDE: &str = include_str!("prelude.cu");
+pub(super) const PRELUDE: &str = include_str!("prelude.cu");
 
 /// Outputs of a tile of a repacked matrix: parts of a projection start at multiples of it.
 pub(super) const TILE_OUTPUTS: usize = 16;
@@ -59,6 +59,7 @@ impl Dimensions {
         let values = [
             ("HIDDEN", shape.hidden),
             ("VOCAB", shape.vocab),
+            ("CANDIDATES", CANDIDATES_MAX),
             ("HEADS", attention.heads),
             ("KV_HEADS", attention.kv_heads),
             ("HEAD_DIM", attention.head_dim),

@@ -8,6 +8,7 @@ use super::{
     device::{Address, Device, Kernel, Unit},
     dimensions::{Dimensions, TILE_OUTPUTS},
     embed,
+    head::{self, HeadKernels},
     matmul::{self, Key, MatmulKernels, SwigluKey},
     moe::{self, MoeDimensions, MoeKernels},
     norm, profile,
@@ -23,6 +24,7 @@ pub(super) struct Kernels {
     pub(super) embed: EmbedKernels,
     pub(super) norm: Kernel,
     pub(super) matmul: MatmulKernels,
+    pub(super) head: HeadKernels,
     pub(super) delta_net: Option<DeltaNetKernels>,
     pub(super) attention: Option<AttentionKernels>,
     pub(super) moe: Option<MoeKernels>,
@@ -80,6 +82,7 @@ impl KernelPlan {
             dimensions.unit("embed", embed::SOURCE, "", names(&["embed", "rope_table"])),
             dimensions.unit("norm", norm::SOURCE, "", names(&["rms_norm"])),
             dimensions.unit("matmul", matmul::SOURCE, &lines, products),
+            dimensions.unit("head", head::SOURCE, "", names(&head::KERNELS)),
         ];
         if shape.layers_of(MixerKind::DeltaNet) > 0 {
             let kernels = names(&delta_net::NAMES);
@@ -130,6 +133,7 @@ impl Kernels {
         let embed = next()?;
         let norm = next()?;
         let products = next()?;
+        let head = next()?;
         let delta_net = match shape.layers_of(MixerKind::DeltaNet) {
             0 => None,
             _ => Some(next()?),
@@ -142,6 +146,7 @@ impl Kernels {
             embed: EmbedKernels { embed: embed[0], rope_table: embed[1] },
             norm: norm[0],
             matmul: MatmulKernels::new(&plan.linear, &plan.swiglu, dimensions, &products),
+            head: HeadKernels::new(&head),
             delta_net: delta_net.map(|kernels| DeltaNetKernels::new(&kernels)),
             attention: attention
                 .map(|kernels| AttentionKernels::new(dimensions.precision, plan.tiles, &kernels)),

@@ -52,8 +52,8 @@ use self::{
     weights::DeviceWeights,
 };
 use super::{
-    Backend, BackendOptions, Batch, Footprint, Logits, Precision, SequenceBytes, SequenceId,
-    SnapshotId,
+    Backend, BackendOptions, Batch, Footprint, Logits, NO_CANDIDATES, Precision, SequenceBytes,
+    SequenceId, SnapshotId,
     histories::{KvLayout, Sequences, StateLayout, bytes_for},
     profile::Profile,
 };
@@ -82,12 +82,15 @@ pub struct Cuda {
     sequences: Sequences<HistoryMemory>,
     scratch: Scratch,
     planner: Planner,
+    /// Rows of which the last pass gave candidates; their logits are still there.
+    candidate_rows: usize,
 }
 
 /// One set of kernels, and the steps recorded with it.
 struct Chain {
     kernels: Kernels,
-    steps: HashMap<PlanSize, Step>,
+    /// By size, and by whether they end in candidates.
+    steps: HashMap<(PlanSize, bool), Step>,
 }
 
 /// A recorded step.
@@ -147,6 +150,7 @@ impl Cuda {
             chain: Chain::new(kernels),
             profiler: None,
             kernel_plan,
+            candidate_rows: 0,
             precision,
             shape,
             device,
@@ -160,7 +164,7 @@ impl Cuda {
     /// Kernels may start before those in front of them have ended, and some read states and keys of
     /// earlier passes before they wait. The copy of the plan stands between two passes: it starts
     /// when the last one has ended, and the first kernel after it.
-    fn run(&mut self, batch: &Batch<'_>, logits: &mut [f32]) -> Result<(), Error> {
+    fn run(&mut self, batch: &Batch<'_>, logits: &mut Logits) -> Result<(), Error> {
         let size = self.plan_size(batch);
         let attend = self.attend_amount(batch);
         let (Chain { kernels, steps }, meter) = match &mut self.profiler {
@@ -182,36 +186,57 @@ impl Cuda {
             plan,
             trace: trace.as_ref(),
         };
-        if is_step(batch) {
-            let step = match steps.entry(size) {
+        let (rows, vocab) = (batch.logit_rows(), self.shape.vocab);
+        let candidates = batch.wants_candidates();
+        let head = |first: usize, rows: usize| {
+            pass.head(&self.weights, first, rows)?;
+            if candidates {
+                pass.candidates(rows)?;
+            }
+            pass.end()
+        };
+        let step = if is_step(batch) {
+            let step = match steps.entry((size, candidates)) {
                 Entry::Occupied(step) => step.into_mut(),
                 Entry::Vacant(place) => {
                     let graph = self.device.record(&mut || {
                         pass.layers(&self.weights)?;
-                        pass.head(&self.weights, 0, size.wanted)?;
-                        pass.end()
+                        head(0, size.wanted)
                     })?;
-                    let notes = trace.map(Trace::into_notes).unwrap_or_default();
+                    let notes = trace.as_ref().map(Trace::take).unwrap_or_default();
                     place.insert(Step { graph, notes })
                 }
             };
             self.device.replay(step.graph)?;
-            self.device.download(self.scratch.logits, head::as_bytes(logits))?;
-            return meter.map_or(Ok(()), |meter| meter.end(&step.notes, attend));
+            Some(&*step)
+        } else {
+            pass.layers(&self.weights)?;
+            if rows == 0 {
+                pass.end()?;
+            }
+            None
+        };
+        if candidates {
+            // No more than one a sequence.
+            const { assert!(SEQUENCES_MAX <= scratch::LOGIT_ROWS) };
+            if step.is_none() {
+                head(0, rows)?;
+            }
+            self.candidate_rows = rows;
+            let out = head::candidate_bytes(logits.resize_candidates(rows));
+            self.device.download(self.scratch.head.candidates, out)?;
+        } else {
+            let out = logits.resize(rows, vocab);
+            for (index, piece) in out.chunks_mut(scratch::LOGIT_ROWS * vocab).enumerate() {
+                if step.is_none() {
+                    head(index * scratch::LOGIT_ROWS, piece.len() / vocab)?;
+                }
+                self.device.download(self.scratch.head.logits, head::logit_bytes(piece))?;
+            }
         }
-        pass.layers(&self.weights)?;
-        if logits.is_empty() {
-            pass.end()?;
-        }
-        for (index, piece) in logits.chunks_mut(scratch::LOGIT_ROWS * self.shape.vocab).enumerate()
-        {
-            let rows = piece.len() / self.shape.vocab;
-            pass.head(&self.weights, index * scratch::LOGIT_ROWS, rows)?;
-            pass.end()?;
-            self.device.download(self.scratch.logits, head::as_bytes(piece))?;
-        }
-        match (meter, trace) {
-            (Some(meter), Some(trace)) => meter.end(&trace.into_notes(), attend),
+        match (meter, step, &trace) {
+            (Some(meter), Some(step), _) => meter.end(&step.notes, attend),
+            (Some(meter), None, Some(trace)) => meter.end(&trace.take(), attend),
             _ => Ok(()),
         }
     }
@@ -414,13 +439,21 @@ impl Backend for Cuda {
             });
         }
         self.sequences.grow(batch)?;
-        let out = logits.resize(batch.logit_rows(), self.shape.vocab);
-        self.run(batch, out)?;
+        self.candidate_rows = 0;
+        self.run(batch, logits)?;
         for row in batch.rows {
             let index = self.sequences.index(row.sequence)?;
             self.sequences.history_mut(index).len += row.tokens.len();
         }
         Ok(())
+    }
+
+    fn logits_row(&mut self, row: usize, logits: &mut [f32]) -> Result<(), Error> {
+        if row >= self.candidate_rows {
+            return Err(Error::Batch { row, problem: NO_CANDIDATES.into() });
+        }
+        let bytes = head::logit_bytes(logits);
+        self.device.download(self.scratch.head.logits.plus(row * bytes.len()), bytes)
     }
 
     /// Compiles the kernels once more, the first time.

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Error,
     backend::{
-        Batch,
+        Batch, Wants,
         histories::{Sequences, pages_for},
     },
 };
@@ -40,6 +40,7 @@ pub(super) struct Plan {
     pub(super) row_position: Address, // [rows] u32
     pub(super) first_row: Address,    // [sequences + 1] u32
     pub(super) pick: Address,         // [wanted] u32
+    pub(super) temperatures: Address, // [wanted] f32, 0 where no candidates are wanted
 }
 
 /// How large a block is.
@@ -65,7 +66,7 @@ impl PlanSize {
 
     /// Numbers of 4 bytes, behind those of 8.
     fn words(&self) -> usize {
-        3 * self.rows + self.sequences + 1 + self.wanted
+        3 * self.rows + self.sequences + 1 + 2 * self.wanted
     }
 
     /// Where the parts lie in a block that starts at `block`; `lengths` are the sequences' rows.
@@ -91,6 +92,7 @@ impl PlanSize {
             row_position,
             first_row,
             pick,
+            temperatures: pick.plus(4 * self.wanted),
         }
     }
 }
@@ -104,6 +106,7 @@ pub(super) struct Planner {
     row_position: Vec<u32>,
     first_row: Vec<u32>,
     pick: Vec<u32>,
+    temperatures: Vec<f32>,
 }
 
 impl Planner {
@@ -121,12 +124,14 @@ impl Planner {
         at: Address,
     ) -> Result<Plan, Error> {
         self.block.clear();
-        let Self { block, tokens, row_sequence, row_position, first_row, pick } = self;
+        let Self { block, tokens, row_sequence, row_position, first_row, pick, temperatures } =
+            self;
         for numbers in
             [&mut *tokens, &mut *row_sequence, &mut *row_position, &mut *first_row, &mut *pick]
         {
             numbers.clear();
         }
+        temperatures.clear();
         let history = |row: usize| {
             let index = sequences.index(batch.rows[row].sequence).expect("the batch was checked");
             sequences.history(index)
@@ -152,15 +157,22 @@ impl Planner {
             row_position.extend((start..start + len).map(|position| position as u32));
             let end = tokens.len();
             pick.extend((end - row.wants.rows(len)..end).map(|row| row as u32));
+            let temperature = match row.wants {
+                Wants::Candidates { temperature } => temperature,
+                _ => 0.0,
+            };
+            temperatures.resize(pick.len(), temperature);
         }
         first_row.resize(size.sequences + 1, tokens.len() as u32);
         tokens.resize(size.rows, 0);
         row_sequence.resize(size.rows, NONE);
         row_position.resize(size.rows, 0);
         pick.resize(size.wanted, 0);
+        temperatures.resize(size.wanted, 0.0);
         for numbers in [tokens, row_sequence, row_position, first_row, pick] {
             block.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
         }
+        block.extend(temperatures.iter().flat_map(|number| number.to_le_bytes()));
         debug_assert_eq!(block.len(), size.bytes());
         device.upload(at, block)?;
         Ok(size.place(at, batch.rows.iter().map(|row| row.tokens.len())))

@@ -5,7 +5,7 @@
 // by NVRTC for a card, and by a C++ compiler for the emulator, which then puts its own definitions
 // in place of those under `#ifndef CALLA_EMULATOR`.
 //
-// Dimensions (all positive integers unless said otherwise): HIDDEN, VOCAB, HEADS, KV_HEADS,
+// Dimensions (all positive integers unless said otherwise): HIDDEN, VOCAB, CANDIDATES, HEADS, KV_HEADS,
 // HEAD_DIM, ROTARY_DIMS, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, CONV_TAPS, EXPERTS, TOPK,
 // EXPERT_WIDTH, SHARED_WIDTH, RENORMALISE (0 or 1), NORM_EPS (float), PAGE_TOKENS, ATTENTION_LAYERS,
 // DELTA_LAYERS, GROUP (inputs that share a scale of an activation: 32 or 64), PIECES (halves that

@@ -5,6 +5,7 @@ use super::{
     delta_net::SOLVED_HALVES,
     device::{Activations, Address},
     dimensions::{TILE_OUTPUTS, attention_columns, delta_net_columns},
+    head::HeadScratch,
     plan::PlanSize,
 };
 use crate::{
@@ -22,7 +23,7 @@ pub(super) struct Scratch {
     pub(super) normed: Activations, // [rows, hidden]
     pub(super) projected: Address,  // [rows, projection's width] what a mixer's first matrices give
     pub(super) read: Activations,   // [rows, value_width or query_width]
-    pub(super) logits: Address,     // [LOGIT_ROWS, vocab]
+    pub(super) head: HeadScratch,   // of LOGIT_ROWS rows
     pub(super) delta_net: Option<DeltaNetScratch>,
     pub(super) attention: Option<AttentionScratch>,
     pub(super) mlp: MlpScratch,
@@ -96,8 +97,7 @@ impl Scratch {
             normed: memory.activations(rows, shape.hidden, group, pieces)?,
             projected: memory.words(rows * input_width)?,
             read: memory.activations(rows, read_width, group, pieces)?,
-            logits: memory
-                .words(rows.min(LOGIT_ROWS) * shape.vocab.next_multiple_of(TILE_OUTPUTS))?,
+            head: HeadScratch::new(&mut memory, rows.min(LOGIT_ROWS), shape.vocab)?,
             delta_net: if has(MixerKind::DeltaNet) {
                 Some(DeltaNetScratch {
                     qkv: memory.words(rows * net.conv_channels())?,

@@ -126,8 +126,9 @@ impl Trace {
         self.notes.borrow_mut().push(Note::End);
     }
 
-    pub(super) fn into_notes(self) -> Vec<Note> {
-        self.notes.into_inner()
+    /// What has been launched.
+    pub(super) fn take(&self) -> Vec<Note> {
+        self.notes.take()
     }
 }
 
@@ -278,7 +279,7 @@ mod tests {
             trace.launched((Op::Logits, amount).into());
             trace.ended();
         }
-        trace.into_notes()
+        trace.take()
     }
 
     #[test]
