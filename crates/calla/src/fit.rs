@@ -41,6 +41,8 @@ pub(crate) struct Need {
 pub(crate) struct Demand {
     /// Tokens that must fit, and the flag that asks for them; `None` takes as many as fit.
     pub(crate) tokens: Option<(usize, &'static str)>,
+    /// Sequences of so many tokens at a time.
+    pub(crate) sequences: usize,
     /// What kept states may take besides, if there is room.
     pub(crate) cache_bytes: u64,
 }
@@ -58,6 +60,7 @@ impl Demand {
     pub(crate) fn of(config: &EngineConfig) -> Self {
         Self {
             tokens: config.context_tokens.map(|tokens| (tokens, "max-context")),
+            sequences: 1,
             cache_bytes: config.cache_bytes as u64,
         }
     }
@@ -76,11 +79,17 @@ impl<'a> Fit<'a> {
 
     /// What the model takes with a sequence of so many tokens.
     pub(crate) fn need(&self, tokens: usize) -> Need {
+        self.need_of(1, tokens)
+    }
+
+    /// The same with several sequences of that length.
+    fn need_of(&self, sequences: usize, tokens: usize) -> Need {
         let footprint = self.choice.footprint(self.shape, &self.options, tokens);
+        let all = |bytes: usize| (bytes as u64).saturating_mul(sequences as u64);
         Need {
             weights_bytes: self.weights_bytes,
-            kv_bytes: footprint.sequence.kv as u64,
-            state_bytes: footprint.sequence.state as u64,
+            kv_bytes: all(footprint.sequence.kv),
+            state_bytes: all(footprint.sequence.state),
             scratch_bytes: footprint.scratch as u64,
         }
     }
@@ -111,7 +120,12 @@ impl<'a> Fit<'a> {
     /// The longest sequence that fits, as far as the model goes; `None` when not even a first
     /// token does.
     pub(crate) fn longest(&self, room_bytes: u64) -> Option<usize> {
-        let fits = |tokens: usize| self.need(tokens).total_bytes() <= room_bytes;
+        self.longest_of(1, room_bytes)
+    }
+
+    /// The same of several sequences as long as each other.
+    fn longest_of(&self, sequences: usize, room_bytes: u64) -> Option<usize> {
+        let fits = |tokens: usize| self.need_of(sequences, tokens).total_bytes() <= room_bytes;
         if !fits(1) {
             return None;
         }
@@ -137,25 +151,28 @@ impl<'a> Fit<'a> {
             let context = asked.unwrap_or(self.shape.context_max);
             return Ok(Grant { context, cache_bytes: demand.cache_bytes });
         };
-        let Some(longest) = self.longest(room) else { return Err(self.model_refused(room)) };
+        let need = |tokens| self.need_of(demand.sequences, tokens);
+        let longest_in = |room| self.longest_of(demand.sequences, room);
+        let Some(longest) = longest_in(room) else {
+            return Err(Self::model_refused(need(1), room));
+        };
         let context = match (asked, demand.tokens) {
             (Some(asked), Some((_, flag))) if asked > longest => {
-                return Err(self.context_refused(asked, flag, longest, room));
+                return Err(Self::context_refused(asked, flag, need(asked), longest, room));
             }
             (Some(asked), _) => asked,
             (None, _) => {
                 // The cache goes on as far as half of what is left: a context comes first.
-                let left = room - self.need(1).total_bytes();
+                let left = room - need(1).total_bytes();
                 let cache = demand.cache_bytes.min(left / 2);
-                self.longest(room - cache).expect("one token and the cache fit")
+                longest_in(room - cache).expect("one token and the cache fit")
             }
         };
-        let left = room - self.need(context).total_bytes();
+        let left = room - need(context).total_bytes();
         Ok(Grant { context, cache_bytes: demand.cache_bytes.min(left) })
     }
 
-    fn model_refused(&self, room: u64) -> Error {
-        let need = self.need(1);
+    fn model_refused(need: Need, room: u64) -> Error {
         Error::Memory {
             subject: "the model".into(),
             need: format!("{} ({need})", size(need.total_bytes())),
@@ -165,13 +182,12 @@ impl<'a> Fit<'a> {
     }
 
     fn context_refused(
-        &self,
         tokens: usize,
         flag: &'static str,
+        need: Need,
         longest: usize,
         room: u64,
     ) -> Error {
-        let need = self.need(tokens);
         Error::Memory {
             subject: format!("--{flag}: a context of {tokens} tokens"),
             need: format!("{} ({need})", size(need.total_bytes())),
@@ -209,7 +225,7 @@ mod tests {
     use crate::model::EMBEDDED;
 
     const CACHE: u64 = 1 << 30;
-    const LONGEST: Demand = Demand { tokens: None, cache_bytes: CACHE };
+    const LONGEST: Demand = Demand { tokens: None, sequences: 1, cache_bytes: CACHE };
 
     fn with_seedling(test: impl Fn(&Fit<'_>, usize)) {
         let checkpoint = Checkpoint::open(&Source::embedded(EMBEDDED)).expect("it is embedded");
@@ -218,7 +234,7 @@ mod tests {
     }
 
     fn tokens(tokens: usize) -> Demand {
-        Demand { tokens: Some((tokens, "max-context")), cache_bytes: CACHE }
+        Demand { tokens: Some((tokens, "max-context")), ..LONGEST }
     }
 
     #[test]
@@ -246,6 +262,18 @@ mod tests {
             );
             let grant = fit.grant(Some(room), tokens(320)).expect("that fits");
             assert_eq!(grant, Grant { context: 320, cache_bytes: 0 });
+        });
+    }
+
+    #[test]
+    fn every_sequence_needs_its_own_states_and_pages() {
+        with_seedling(|fit, _| {
+            let one = fit.need(300);
+            let room = one.total_bytes() + 3 * (one.kv_bytes + one.state_bytes);
+            let four = Demand { sequences: 4, ..tokens(300) };
+            assert_eq!(fit.grant(Some(room), four).expect("they fit").context, 300);
+            let message = fit.grant(Some(room - 1), four).expect_err("one too many").to_string();
+            assert!(message.contains("256 tokens"), "{message}");
         });
     }
 

@@ -100,7 +100,7 @@ pub(crate) struct Opened {
 
 /// Opens the checkpoint and puts it on the device, if it fits.
 pub(crate) fn load(model: &ModelArgs, backend: &BackendArgs, verbose: u8) -> Result<Loaded, Error> {
-    load_for(model, backend, verbose, |_| Ok(Demand { tokens: None, cache_bytes: 0 }))
+    load_for(model, backend, verbose, |_| Ok(Demand { tokens: None, sequences: 1, cache_bytes: 0 }))
 }
 
 /// The same, if what `demand` asks for fits too.

@@ -177,14 +177,15 @@ pub(crate) struct TokensArgs {
 
 /// Measure prefill and decode speed
 ///
-/// One sequence, greedy, a made-up prompt of each length after a warm-up of the same shape. `floor`
+/// Greedy, a made-up prompt of each length after a warm-up of the same shape. `floor`
 /// is the share of the time per token that reading its bytes must take at the memory bandwidth
 /// measured here. The digest is of the first 64 tokens, and the same in every repetition or the
 /// command fails.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   calla bench
-  calla bench --model ~/models/Qwen3.6-35B-A3B-4bit --contexts 512,4096 --json")]
+  calla bench --model ~/models/Qwen3.6-35B-A3B-4bit --contexts 512,4096 --json
+  calla bench --streams 32 --contexts 4096")]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
@@ -194,6 +195,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     #[arg(value_parser = count())]
     contexts: Vec<NonZeroUsize>,
+    /// Sequences to decode together, each with a prompt of its own
+    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(value_parser = count())]
+    pub(crate) streams: NonZeroUsize,
     /// Decode steps to time
     #[arg(long, value_name = "N", default_value = "64")]
     #[arg(value_parser = count())]

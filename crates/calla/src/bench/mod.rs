@@ -15,14 +15,21 @@ use crate::{
     model, output, version,
 };
 
-use self::{measure::Sample, profile::Phases};
+use self::{
+    measure::{Sample, Work},
+    profile::Phases,
+};
 
 pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
     let mut contexts = Vec::new();
     let mut loaded = model::load_for(&args.model, &args.backend, verbose, |shape| {
         contexts = contexts_of(args, shape.context_max)?;
         let tokens = contexts.iter().map(|&context| measure::tokens_max(context, args.steps.get()));
-        Ok(Demand { tokens: tokens.max().map(|most| (most, "contexts")), cache_bytes: 0 })
+        Ok(Demand {
+            tokens: tokens.max().map(|most| (most, "contexts")),
+            sequences: args.streams.get(),
+            cache_bytes: 0,
+        })
     })?;
     if args.profile {
         // Whoever cannot says so before anything is measured.
@@ -37,6 +44,7 @@ pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
         machine,
         backend: loaded.backend.description(),
         model: args.model.name(),
+        streams: args.streams.get(),
         steps: args.steps.get(),
         repetitions: args.repetitions.get(),
         load_s: loaded.load.as_secs_f64(),
@@ -48,11 +56,12 @@ pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
     let mut changed = None;
     for &context in &contexts {
         let backend = loaded.backend.as_mut();
-        let samples = measure::context(backend, context, report.steps, report.repetitions)?;
+        let work = Work { context, streams: report.streams, steps: report.steps };
+        let samples = measure::samples(backend, work, report.repetitions)?;
         let token_bytes = figures.decode_bytes(backend.bytes_for(context + report.steps / 2));
-        let mut run = Run::new(context, &samples, token_bytes, read_bytes_s);
+        let mut run = Run::new(work, &samples, token_bytes, read_bytes_s);
         if args.profile {
-            run.profile = Some(measure::profile(backend, context, report.steps)?);
+            run.profile = Some(measure::profile(backend, work)?);
         }
         report.runs.push(run);
         changed = changed.or(changed_digest(context, &samples));
@@ -85,6 +94,8 @@ struct Report {
     machine: Machine,
     backend: String,
     model: String,
+    /// Sequences decoded together.
+    streams: usize,
     steps: usize,
     repetitions: usize,
     /// From nothing to ready for the first token.
@@ -103,13 +114,18 @@ struct Run {
     prefill_tok_s: f64,
     prefill_tok_s_min: f64,
     prefill_tok_s_max: f64,
+    /// Of all streams together.
     decode_tok_s: f64,
     decode_tok_s_min: f64,
     decode_tok_s_max: f64,
-    /// Bytes that a decoded token must read or write at this context.
+    /// Of each stream.
+    decode_stream_tok_s: f64,
+    /// Bytes that a token decoded by itself must read or write at this context.
     token_bytes: u64,
-    /// Time that these bytes take at the measured bandwidth, over the time a token took.
-    floor_share: f64,
+    /// Time that these bytes take at the measured bandwidth, over the time a token took; of one
+    /// stream, as several share what they read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    floor_share: Option<f64>,
     digest: String,
     /// Of one more run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,19 +133,21 @@ struct Run {
 }
 
 impl Run {
-    fn new(context: usize, samples: &[Sample], token_bytes: u64, read_bytes_s: f64) -> Self {
+    fn new(work: Work, samples: &[Sample], token_bytes: u64, read_bytes_s: f64) -> Self {
         let prefill = Spread::of(samples.iter().map(|sample| sample.prefill_tok_s));
         let decode = Spread::of(samples.iter().map(|sample| sample.decode_tok_s));
         Run {
-            context,
+            context: work.context,
             prefill_tok_s: prefill.median,
             prefill_tok_s_min: prefill.min,
             prefill_tok_s_max: prefill.max,
             decode_tok_s: decode.median,
             decode_tok_s_min: decode.min,
             decode_tok_s_max: decode.max,
+            decode_stream_tok_s: decode.median / work.streams as f64,
             token_bytes,
-            floor_share: token_bytes as f64 / read_bytes_s * decode.median,
+            floor_share: (work.streams == 1)
+                .then(|| token_bytes as f64 / read_bytes_s * decode.median),
             digest: samples[0].digest_hex(),
             profile: None,
         }
@@ -146,22 +164,31 @@ impl Report {
             writeln!(text, "memory   {:.0} MB beyond the mapped weights", bytes as f64 / 1e6)
                 .expect(STRING_GROWS);
         }
+        // Of one stream the floor, of several what each of them gets.
+        let last = if self.streams == 1 { "floor" } else { "each" };
+        if self.streams > 1 {
+            writeln!(text, "streams  {} decoded together", self.streams).expect(STRING_GROWS);
+        }
         writeln!(
             text,
             "\n{:>8}  {:>14}  {:>17}  {:>14}  {:>17}  {:>6}  digest",
-            "context", "prefill tok/s", "(min..max)", "decode tok/s", "(min..max)", "floor"
+            "context", "prefill tok/s", "(min..max)", "decode tok/s", "(min..max)", last
         )
         .expect(STRING_GROWS);
         for run in &self.runs {
+            let last = match run.floor_share {
+                Some(share) => format!("{:.1}%", 100.0 * share),
+                None => format!("{:.2}", run.decode_stream_tok_s),
+            };
             writeln!(
                 text,
-                "{:>8}  {:>14.1}  {:>17}  {:>14.2}  {:>17}  {:>5.1}%  {}",
+                "{:>8}  {:>14.1}  {:>17}  {:>14.2}  {:>17}  {:>6}  {}",
                 run.context,
                 run.prefill_tok_s,
                 format!("({:.1}..{:.1})", run.prefill_tok_s_min, run.prefill_tok_s_max),
                 run.decode_tok_s,
                 format!("({:.2}..{:.2})", run.decode_tok_s_min, run.decode_tok_s_max),
-                100.0 * run.floor_share,
+                last,
                 run.digest,
             )
             .expect(STRING_GROWS);
@@ -230,7 +257,10 @@ mod tests {
     fn the_floor_share_is_the_least_time_over_the_time_taken() {
         let sample = Sample { prefill_tok_s: 1.0, decode_tok_s: 5.0, digest: 0 };
         // 2 GB a token at 20 GB/s: 0.1 s of the 0.2 s taken.
-        let run = Run::new(8, &[sample], 2_000_000_000, 20e9);
-        assert!((run.floor_share - 0.5).abs() < 1e-12);
+        let work = |streams| Work { context: 8, streams, steps: 1 };
+        let run = Run::new(work(1), std::slice::from_ref(&sample), 2_000_000_000, 20e9);
+        assert!((run.floor_share.expect("one stream") - 0.5).abs() < 1e-12);
+        let run = Run::new(work(4), &[sample], 2_000_000_000, 20e9);
+        assert_eq!((run.floor_share, run.decode_stream_tok_s), (None, 1.25));
     }
 }

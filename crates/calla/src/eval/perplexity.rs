@@ -19,7 +19,7 @@ pub(crate) fn run(args: &PerplexityArgs, verbose: u8) -> Result<(), Error> {
     let (mut window, mut stride) = (0, 0);
     let mut loaded = model::load_for(&args.model, &args.backend, verbose, |shape| {
         (window, stride) = spans(args, shape.context_max)?;
-        Ok(Demand { tokens: Some((window, "window")), cache_bytes: 0 })
+        Ok(Demand { tokens: Some((window, "window")), sequences: 1, cache_bytes: 0 })
     })?;
 
     let start = Instant::now();

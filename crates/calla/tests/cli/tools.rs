@@ -40,6 +40,29 @@ fn a_made_up_checkpoint_can_be_measured() {
 }
 
 #[test]
+fn streams_are_decoded_together_and_each_as_alone() {
+    let model = tiny("moe_base");
+    let bench = ["bench", "--model", text(&model), "--steps", "3", "--repetitions", "1"];
+    let of = |more: &[&str]| json(&[&bench[..], &["--json"], more].concat());
+    let alone = of(&["--contexts", "20"]);
+    assert_eq!(alone["streams"], 1);
+    let one = &alone["runs"][0];
+    assert_eq!(one["decode_stream_tok_s"], one["decode_tok_s"]);
+
+    let together = of(&["--contexts", "20", "--streams", "3"]);
+    assert_eq!(together["streams"], 3);
+    let run = &together["runs"][0];
+    let number = |name: &str| run[name].as_f64().expect("a number");
+    let ratio = number("decode_tok_s") / number("decode_stream_tok_s");
+    assert!((ratio - 3.0).abs() < 1e-9, "{ratio}");
+    assert!(run.get("floor_share").is_none(), "streams share what they read");
+    assert_ne!(run["digest"], one["digest"]);
+
+    let table = stdout(&[&bench[..], &["--contexts", "20", "--streams", "3"]].concat());
+    assert!(table.contains("3 decoded together") && table.contains("each"), "{table}");
+}
+
+#[test]
 fn without_contexts_a_model_is_measured_as_far_as_it_holds() {
     // It holds 4,096 tokens: the larger default leaves no room for the decoded ones.
     let model = tiny("dense");

@@ -54,7 +54,7 @@ fn with_backend(args: &AgreeArgs, other: &BackendChoice, verbose: u8) -> Result<
     let mut window = 0;
     let loaded = model::load_for(&args.model, &args.backend, verbose, |shape| {
         window = tokens_of_sequence(args, shape.context_max)?;
-        Ok(Demand { tokens: Some((window, "window")), cache_bytes: 0 })
+        Ok(Demand { tokens: Some((window, "window")), sequences: 1, cache_bytes: 0 })
     })?;
     let model::Loaded { checkpoint, mut backend, .. } = loaded;
     let options = other.options(&args.backend.device);
