@@ -83,7 +83,7 @@ impl Arena {
     ) -> Result<Activations, Error> {
         Ok(Activations {
             halves: self.bytes_of(2 * pieces * rows * width)?,
-            groups: self.bytes_of(8 * rows * (width / group))?,
+            sums: self.words(rows * (width / group))?,
             rows: rows as u32,
         })
     }

@@ -17,7 +17,7 @@ pub(super) const TILE_OUTPUTS: usize = 16;
 /// Inputs of a tile.
 pub(super) const TILE_INPUTS: usize = 64;
 
-/// Largest run of inputs that share a scale of an activation.
+/// Largest run of inputs that share a scale and a bias.
 const GROUP_MAX: usize = 64;
 
 /// The smallest.
@@ -27,7 +27,7 @@ pub(super) const GROUP_MIN: usize = 32;
 #[derive(Debug, Clone)]
 pub(super) struct Dimensions {
     pub(super) precision: Precision,
-    /// Inputs that share a scale of an activation.
+    /// Inputs that share a scale and a bias.
     pub(super) group: usize,
     /// Halves that make up an activation.
     pub(super) pieces: usize,

@@ -8,7 +8,7 @@
 // Dimensions (all positive integers unless said otherwise): HIDDEN, VOCAB, CANDIDATES, HEADS, KV_HEADS,
 // HEAD_DIM, ROTARY_DIMS, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, CONV_TAPS, EXPERTS, TOPK,
 // EXPERT_WIDTH, SHARED_WIDTH, RENORMALISE (0 or 1), NORM_EPS (float), PAGE_TOKENS, ATTENTION_LAYERS,
-// DELTA_LAYERS, GROUP (inputs that share a scale of an activation: 32 or 64), PIECES (halves that
+// DELTA_LAYERS, GROUP (inputs that share a scale and a bias: 32 or 64), PIECES (halves that
 // make up an activation: 1 by default, 2 in exact mode), KV_FLOAT (0: keys and values are cached as
 // half, 1: as float). A dense model has EXPERTS 0.
 //
@@ -55,6 +55,12 @@ DEVICE u32 half2_from(float low, float high) {
 DEVICE u32 half2_sub(u32 a, u32 b) {
     u32 d;
     asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+
+DEVICE u32 half2_mul(u32 a, u32 b) {
+    u32 d;
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
     return d;
 }
 
@@ -237,84 +243,54 @@ DEVICE float block_sum(float x) {
 
 // ---- activations -----------------------------------------------------------------------------
 
-// How the input of a quantised matrix is held: each run of GROUP elements as halves with a scale of
-// their own, a power of two, so that nothing overflows, and with its sum.
+// How the input of a quantised matrix is held: as halves of a sixteenth, so that a million still
+// fits, with the sums that the matrix's biases are multiplied with.
 //
 //   halves [PIECES][rows][width] u16   the second piece holds what the first rounded away, * 2^11
-//   groups [rows][width / GROUP] float2 (scale, sum of the elements)
+//   sums   [rows][width / GROUP] float of a group's elements, unrounded, a sixteenth as well
 //
-//   element = scale * (first + second * 2^-11)
+//   element = ACTIVATION_SCALE * (first + second * 2^-11)
+//
+// A half keeps its 11 bits down to 2^-10 here and ends at 2^-20. What does not fit is held at the
+// largest half; what is not a number stays so.
 //
 // Within each run of 8, element i stands at place 2i for i < 4 and at 2(i - 4) + 1 otherwise: the
 // order in which a word of eight 4-bit weights comes apart.
 struct Activations {
     u16* halves;
-    float2* groups;
+    float* sums;
     u32 rows; // distance between pieces: the rows that the buffer has room for
 };
 
-DEVICE int activation_place(int i) { return (i & ~7) | ((i & 3) << 1) | ((i >> 2) & 1); }
+#define ACTIVATION_SCALE 16.0f
+#define HALF_MAX 65504.0f
 
-// Power of two by which a group with this largest magnitude is divided: it comes to lie in
-// [1, 2) * 2^10. A group of zeros, and one that is not finite, keeps scale 1.
-DEVICE float activation_scale(float largest) {
-    u32 exponent = __float_as_uint(largest) >> 23 & 0xff;
-    if (exponent < 12 || exponent == 0xff) return 1.0f;
-    return __uint_as_float((exponent - 10) << 23);
-}
-
-// Writes one group whose elements lie in shared (or any) memory, by a warp; all lanes call it.
-DEVICE void write_group(Activations out, u32 row, u32 width, u32 group, const float* elements) {
-    int lane = threadIdx.x % WARP;
-    float largest = 0.0f, sum = 0.0f;
-    #pragma unroll
-    for (int i = lane; i < GROUP; i += WARP) {
-        largest = fmaxf(largest, fabsf(elements[i]));
-        sum += elements[i];
-    }
-    largest = lanes_max(largest);
-    sum = lanes_sum(sum);
-    float scale = activation_scale(largest), inverse = 1.0f / scale;
-    #pragma unroll
-    for (int i = lane; i < GROUP; i += WARP) {
-        float x = elements[i] * inverse;
-        u16 first = half_from(x);
-        u64 at = (u64)row * width + group * GROUP + activation_place(i);
-        out.halves[at] = first;
-#if PIECES == 2
-        out.halves[(u64)out.rows * width + at] = half_from((x - half_to(first)) * 2048.0f);
-#endif
-    }
-    if (lane == 0) out.groups[(u64)row * (width / GROUP) + group] = make_float2(scale, sum);
-}
+DEVICE float held_half(float x) { return x > HALF_MAX ? HALF_MAX : x < -HALF_MAX ? -HALF_MAX : x; }
 
 // Writes groups that lie in registers: each lane of a warp holds the 8 neighbouring elements from
 // column `at` (a multiple of 8) on, and aligned runs of GROUP / 8 lanes hold one group. All lanes
 // call it; those that are not `valid` write nothing, and a group is valid as a whole or not at all.
 DEVICE void write_octet(Activations out, u32 row, u32 width, u32 at, const float (&x)[8],
                         bool valid) {
-    float largest = 0.0f, sum = 0.0f;
+    float y[8], sum = 0.0f;
     #pragma unroll
     for (int i = 0; i < 8; i++) {
-        largest = fmaxf(largest, fabsf(x[i]));
-        sum = __fadd_rn(sum, x[i]); // of x as it is, never fused with the product that made it
+        y[i] = held_half(x[i] * (1.0f / ACTIVATION_SCALE));
+        sum = __fadd_rn(sum, y[i]); // of y as it is, never fused with the product that made it
     }
-    largest = lanes_max<GROUP / 8>(largest);
     sum = lanes_sum<GROUP / 8>(sum);
     if (!valid) return;
-    float scale = activation_scale(largest), inverse = 1.0f / scale;
     u32 first[4], second[4];
     #pragma unroll
-    for (int i = 0; i < 4; i++) { // elements i and i + 4 are neighbours: activation_place
-        float low = x[i] * inverse, high = x[i + 4] * inverse;
-        first[i] = half2_from(low, high);
-        second[i] = half2_from((low - half_to((u16)first[i])) * 2048.0f,
-                               (high - half_to((u16)(first[i] >> 16))) * 2048.0f);
+    for (int i = 0; i < 4; i++) { // elements i and i + 4 are neighbours
+        first[i] = half2_from(y[i], y[i + 4]);
+        second[i] = half2_from((y[i] - half_to((u16)first[i])) * 2048.0f,
+                               (y[i + 4] - half_to((u16)(first[i] >> 16))) * 2048.0f);
     }
     u64 place = (u64)row * width + at;
     *(uint4*)(out.halves + place) = make_uint4(first[0], first[1], first[2], first[3]);
     if (PIECES == 2)
         *(uint4*)(out.halves + (u64)out.rows * width + place) =
             make_uint4(second[0], second[1], second[2], second[3]);
-    if (at % GROUP == 0) out.groups[(u64)row * (width / GROUP) + at / GROUP] = make_float2(scale, sum);
+    if (at % GROUP == 0) out.sums[(u64)row * (width / GROUP) + at / GROUP] = sum;
 }

@@ -117,6 +117,9 @@ pub(super) struct Part {
     pub(super) amount: Amount,
 }
 
+/// Numbers that say how large a matrix's scales and biases are.
+const RANGE_WORDS: usize = 2;
+
 /// Bytes of [`DeviceWeights`], but for small vectors.
 pub(super) fn bytes(weights: &Weights, group: usize) -> usize {
     let repacked = |linear: &Linear| {
@@ -254,10 +257,11 @@ impl Loader<'_> {
         let first = matrices[0];
         let rows: usize =
             matrices.iter().map(|linear| linear.outputs.next_multiple_of(TILE_OUTPUTS)).sum();
-        let matrix = Matrix {
-            words: self.memory.bytes_of(rows * first.row_bytes())?,
-            affine: self.memory.bytes_of(4 * rows * (first.inputs / self.group))?,
-        };
+        let words = self.memory.bytes_of(rows * first.row_bytes())?;
+        let pairs = rows * (first.inputs / self.group);
+        let affine = self.memory.words(pairs + RANGE_WORDS)?;
+        let matrix = Matrix { words, affine, range: affine.plus(4 * pairs) };
+        self.device.zero(matrix.range, 4 * RANGE_WORDS)?;
         // Matrices that end with a tile can be repacked together: a launch each costs more than
         // the work of a small one.
         let together = matrices.chunk_by(|above, below| {
@@ -345,7 +349,9 @@ impl Loader<'_> {
                 dimension(rows),
                 dimension(like.inputs),
                 dimension(like.group),
+                dimension(like.bits),
                 to.affine.plus(4 * row * groups).into(),
+                to.range.into(),
             ],
         )
     }

@@ -25,6 +25,8 @@ pub struct Matrix {
     pub words: Address,
     /// Scales and biases.
     pub affine: Address,
+    /// [2] u32: how large they are.
+    pub range: Address,
 }
 
 /// The input of a quantised matrix; see `prelude.cu`.
@@ -33,8 +35,8 @@ pub struct Matrix {
 pub struct Activations {
     /// [pieces, rows, width] f16
     pub halves: Address,
-    /// [rows, width / group] (f32 scale, f32 sum)
-    pub groups: Address,
+    /// [rows, width / group] f32
+    pub sums: Address,
     /// Rows that the buffer has room for.
     pub rows: u32,
 }
@@ -45,7 +47,7 @@ impl Activations {
     pub fn from_row(self, row: usize, width: usize, group: usize) -> Self {
         Self {
             halves: self.halves.plus(2 * row * width),
-            groups: self.groups.plus(8 * row * (width / group)),
+            sums: self.sums.plus(4 * row * (width / group)),
             ..self
         }
     }

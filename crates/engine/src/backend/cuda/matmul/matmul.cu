@@ -46,17 +46,37 @@
 // Elements i and i + 4 make a pair because Activations keep them side by side: a lane's 16 bytes of
 // activations serve two steps of 16 inputs.
 //
-// Weights stay whole numbers up to the accumulator; scale and bias come in after each GROUP inputs:
-//   total += products * (weight scale * activation scale) + weight bias * sum of activations
+// Weights are taken from the middle of their range, q - 8 (4 bits) or q - 136, and the matrix's bias
+// makes up for it: with these, weight = scale * (q - middle) + (bias + middle * scale), and the second
+// part, the correction, is small.
+//
+// Few rows: weights stay whole numbers up to the accumulator; after each GROUP inputs
+//   total += products * scale + correction * sum of activations
+//
+// Many rows: scale * (q - 8) is a half without rounding, as q - 8 without its factors of two has 3 bits
+// and a bfloat16 has 8; of 8 bits each nibble is taken for itself. `range` says by which power of two a
+// matrix's largest scale is brought near the largest half: scales down to 2^-28 of it keep all bits. So
+// products go straight into the totals, which start with the corrections' products with the sums, of
+// which both are split into two halves.
 
 struct Matrix {
-    const uint4* words;  // tiles
-    const u32* affine;   // [outputs / 16][inputs / GROUP][16] bf16 scale low, bias high; outputs 0, 8, 1, 9..
+    const uint4* words; // tiles
+    const u32* affine;  // [outputs / 16][inputs / GROUP][16] bf16 scale low, bias high; outputs 0, 8, 1, 9..
+    const u32* range;   // [2] exponents (as a float has them) of the largest scale and correction
 };
 
 #define TILE 64                     // inputs of a tile
 #define TILE_GROUPS (TILE / GROUP)  // 1 or 2
 #define GROUP_STEPS (GROUP / 16)    // steps of the matrix units for one scale
+
+// What is taken from a weight of so many bits.
+DEVICE constexpr float middle(int bits) { return bits == 4 ? 8.0f : 136.0f; }
+
+DEVICE float affine_scale(u32 affine) { return __uint_as_float(affine << 16); }
+DEVICE float affine_bias(u32 affine) { return __uint_as_float(affine & 0xffff0000); }
+DEVICE float correction(u32 affine, float middle) {
+    return fmaf(middle, affine_scale(affine), affine_bias(affine));
+}
 
 // ---- repacking ---------------------------------------------------------------------------------
 
@@ -94,17 +114,25 @@ KERNEL void repack_words(
 KERNEL void repack_affine(
     const u16* scales, // [outputs, inputs / group] bf16
     const u16* biases, // [outputs, inputs / group] bf16
-    u32 outputs, u32 inputs, u32 group,
-    u32* affine) {     // [outputs / 16, inputs / GROUP, 16]
+    u32 outputs, u32 inputs, u32 group, u32 bits,
+    u32* affine,       // [outputs / 16, inputs / GROUP, 16]
+    u32* range) {      // [2] raised to what is here
     wait_for_inputs();
     u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     u32 groups = inputs / GROUP;
     u32 place = i % 16, run = i / 16 % groups;
     u64 tile_row = i / 16 / groups;
-    if (tile_row >= (outputs + 15) / 16) return;
-    u32 output = tile_row * 16 + place / 2 + place % 2 * 8;
-    u64 at = (u64)output * (inputs / group) + run * GROUP / group;
-    affine[i] = output < outputs ? scales[at] | (u32)biases[at] << 16 : 0;
+    u32 output = tile_row * 16 + place / 2 + place % 2 * 8, pair = 0;
+    if (output < outputs) {
+        u64 at = (u64)output * (inputs / group) + run * GROUP / group;
+        pair = scales[at] | (u32)biases[at] << 16;
+    }
+    if (tile_row < (outputs + 15) / 16) affine[i] = pair;
+    u32 largest[2] = {pair >> 7 & 0xff, __float_as_uint(correction(pair, middle(bits))) >> 23 & 0xff};
+    for (u32 of = 0; of < 2; of++) {
+        u32 exponent = __reduce_max_sync(0xffffffff, largest[of]);
+        if (threadIdx.x % WARP == 0 && exponent > range[of]) atomicMax(range + of, exponent);
+    }
 }
 
 // ---- a tile in registers -----------------------------------------------------------------------
@@ -124,7 +152,7 @@ DEVICE const uint2* tile_affine(Matrix w, u32 tile_row, int step) {
     return (const uint2*)w.affine + ((u64)tile_row * (INPUTS / TILE) + step) * (8 * TILE_GROUPS);
 }
 
-// Half pairs of one step of 16 inputs, as mma_f16 takes them. With OFFSET the weights keep what the
+// Half pairs of one step of 16 inputs, as mma_f16 takes them: q - middle. With OFFSET q and what the
 // conversion added: 256 and 16 (4 bits) or 1024 (8 bits).
 template <int BITS, bool OFFSET>
 DEVICE void fragment(u32 (&a)[4], const Tile<BITS>& tile, int step) {
@@ -140,10 +168,10 @@ DEVICE void fragment(u32 (&a)[4], const Tile<BITS>& tile, int step) {
         a[2] = and_or<0x03c003c0, 0x4c004c00>(low);
         a[3] = and_or<0x03c003c0, 0x4c004c00>(high);
         if (!OFFSET) {
-            a[0] = half2_sub(a[0], 0x5c005c00);
-            a[1] = half2_sub(a[1], 0x5c005c00);
-            a[2] = half2_sub(a[2], 0x4c004c00);
-            a[3] = half2_sub(a[3], 0x4c004c00);
+            a[0] = half2_sub(a[0], 0x5c205c20); // 256 + 8
+            a[1] = half2_sub(a[1], 0x5c205c20);
+            a[2] = half2_sub(a[2], 0x4e004e00); // 16 + 8
+            a[3] = half2_sub(a[3], 0x4e004e00);
         }
     } else {
         const uint4& words = tile.words[step / 2 % (BITS / 4)];
@@ -155,7 +183,7 @@ DEVICE void fragment(u32 (&a)[4], const Tile<BITS>& tile, int step) {
         a[3] = pick_bytes(high, 0x64646464, 0x4342);
         if (!OFFSET)
             #pragma unroll
-            for (int i = 0; i < 4; i++) a[i] = half2_sub(a[i], 0x64006400);
+            for (int i = 0; i < 4; i++) a[i] = half2_sub(a[i], 0x64886488); // 1024 + 136
     }
 }
 
@@ -164,21 +192,19 @@ DEVICE void mma_step(float (&d)[4], const u32 (&a)[4], const uint4& b, int step)
     else mma_f16(d, a[0], a[1], a[2], a[3], b.z, b.w);
 }
 
-// Takes back what OFFSET left in the weights: d = -(offsets · b).
+// Takes back what OFFSET left in the weights, and their middle: d = -(offsets · b).
 template <int BITS>
 DEVICE void mma_offset(float (&d)[4], const uint4& b, int step) {
-    const u32 upper = BITS == 4 ? 0xdc00dc00 : 0xe400e400; // -256, -1024
-    const u32 lower = BITS == 4 ? 0xcc00cc00 : 0xe400e400; // -16, -1024
+    const u32 upper = BITS == 4 ? 0xdc20dc20 : 0xe488e488; // -264, -1160
+    const u32 lower = BITS == 4 ? 0xce00ce00 : 0xe488e488; // -24, -1160
     u32 a[4] = {upper, upper, lower, lower};
     mma_step(d, a, b, step);
 }
 
-DEVICE float affine_scale(u32 affine) { return __uint_as_float(affine << 16); }
-DEVICE float affine_bias(u32 affine) { return __uint_as_float(affine & 0xffff0000); }
-
-// A group's products come into the totals. `x` is (scale, sum) of the activations.
-DEVICE void add_group(float& total, float products, u32 affine, float2 x) {
-    total = fmaf(products, affine_scale(affine) * x.x, fmaf(affine_bias(affine), x.y, total));
+// A group's products come into the totals, with the sum of its activations.
+template <int BITS>
+DEVICE void add_group(float& total, float products, u32 affine, float sum) {
+    total = fmaf(products, affine_scale(affine), fmaf(correction(affine, middle(BITS)), sum, total));
 }
 
 // ---- few rows: the matrix is read once, and nothing else counts --------------------------------
@@ -262,7 +288,7 @@ DEVICE void few_staged(F& f, int slot) {
 // What fits beside the only row's activations in 48 KB: tiles of 4 bits that a warp of a ring has under
 // way, FewRows's FLIGHT_. 0: there is no room for a ring.
 DEVICE constexpr int few_flight(int inputs, int bits, int tiles, int warps) {
-    int room = 48 * 1024 - 256 - inputs * 2 * PIECES - inputs / GROUP * 8 - warps * tiles * 80;
+    int room = 48 * 1024 - 256 - inputs * 2 * PIECES - inputs / GROUP * 4 - warps * tiles * 80;
     for (int flight = 8; flight > 0; flight /= 2) {
         int depth = flight * 4 / bits / tiles;
         if (warps * (depth < 1 ? 1 : depth) * tiles * (bits * 128 + 64 * TILE_GROUPS) <= room)
@@ -299,10 +325,10 @@ DEVICE void few_start(F& f) {
 template <int BLOCKS, int COLUMNS>
 struct FewInputs {
     const uint4* halves;
-    const float2* groups;
+    const float* sums;
     u64 piece; // uint4s to the second piece
     u32 halves_at[BLOCKS];
-    u32 groups_at[BLOCKS][COLUMNS];
+    u32 sums_at[BLOCKS][COLUMNS];
 };
 
 template <class F>
@@ -310,7 +336,7 @@ DEVICE FewInputs<F::BLOCKS, F::COLUMNS> few_inputs(const F& f, Activations x, u3
     FewInputs<F::BLOCKS, F::COLUMNS> in;
     int lane = threadIdx.x % WARP;
     in.halves = (const uint4*)x.halves;
-    in.groups = x.groups;
+    in.sums = x.sums;
     in.piece = (u64)x.rows * (F::INPUTS / 8);
     #pragma unroll
     for (int n = 0; n < F::BLOCKS; n++) {
@@ -319,7 +345,7 @@ DEVICE FewInputs<F::BLOCKS, F::COLUMNS> few_inputs(const F& f, Activations x, u3
         #pragma unroll
         for (int c = 0; c < F::COLUMNS; c++) {
             row = F::TOKENS == 1 ? first_row : min(first_row + n * 8 + lane % 4 * 2 + c, rows - 1);
-            in.groups_at[n][c] = row * (F::INPUTS / GROUP) + f.first * TILE_GROUPS;
+            in.sums_at[n][c] = row * (F::INPUTS / GROUP) + f.first * TILE_GROUPS;
         }
     }
     return in;
@@ -336,9 +362,9 @@ DEVICE void few_own(const F& f, Activations x, u32 row, Activations own) {
         for (int i = lane; i < f.count * (TILE / 8); i += WARP)
             to[f.first * (TILE / 8) + i] = from[f.first * (TILE / 8) + i];
     }
-    const float2* groups = x.groups + (u64)row * (F::INPUTS / GROUP);
+    const float* sums = x.sums + (u64)row * (F::INPUTS / GROUP);
     for (int i = lane; i < f.count * TILE_GROUPS; i += WARP)
-        own.groups[f.first * TILE_GROUPS + i] = groups[f.first * TILE_GROUPS + i];
+        own.sums[f.first * TILE_GROUPS + i] = sums[f.first * TILE_GROUPS + i];
     __syncwarp();
 }
 
@@ -346,7 +372,7 @@ DEVICE void few_own(const F& f, Activations x, u32 row, Activations own) {
 template <class F>
 DEVICE void few_step(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in, int slot, int step) {
     uint4 b[PIECES][F::BLOCKS][2];
-    float2 x[TILE_GROUPS][F::BLOCKS][F::COLUMNS];
+    float sum[TILE_GROUPS][F::BLOCKS][F::COLUMNS];
     #pragma unroll
     for (int n = 0; n < F::BLOCKS; n++) {
         #pragma unroll
@@ -359,7 +385,7 @@ DEVICE void few_step(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in, int slot,
         for (int c = 0; c < F::COLUMNS; c++)
             #pragma unroll
             for (int q = 0; q < TILE_GROUPS; q++)
-                x[q][n][c] = in.groups[in.groups_at[n][c] + step * TILE_GROUPS + q];
+                sum[q][n][c] = in.sums[in.sums_at[n][c] + step * TILE_GROUPS + q];
     }
 
     #pragma unroll
@@ -399,8 +425,8 @@ DEVICE void few_step(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in, int slot,
 #endif
                 #pragma unroll
                 for (int c = 0; c < F::COLUMNS; c++) {
-                    add_group(f.total[o][n][c], d[c], affine.x, x[q][n][c]);
-                    add_group(f.total[o][n][F::COLUMNS + c], d[2 + c], affine.y, x[q][n][c]);
+                    add_group<F::BITS>(f.total[o][n][c], d[c], affine.x, sum[q][n][c]);
+                    add_group<F::BITS>(f.total[o][n][F::COLUMNS + c], d[2 + c], affine.y, sum[q][n][c]);
                 }
             }
         }
@@ -445,8 +471,8 @@ DEVICE void few_part(const F& f, int o, float (*part)[PART_STRIDE]) { // [TOKENS
     for (int n = 0; n < F::BLOCKS; n++)
         #pragma unroll
         for (int c = 0; c < F::COLUMNS; c++) {
-            part[n * 8 + t * 2 + c][g] = f.total[o][n][c];
-            part[n * 8 + t * 2 + c][g + 8] = f.total[o][n][F::COLUMNS + c];
+            part[n * 8 + t * 2 + c][g] = f.total[o][n][c] * ACTIVATION_SCALE;
+            part[n * 8 + t * 2 + c][g + 8] = f.total[o][n][F::COLUMNS + c] * ACTIVATION_SCALE;
         }
 }
 
@@ -513,7 +539,7 @@ DEVICE void linear_few(Matrix w, const float* residual, const float* gain, Activ
     SHARED float part[WARPS][TILES][TOKENS][PART_STRIDE];
     SHARED __align__(16) uint4 ring[STAGED ? WARPS : 1][STAGED ? F::RING : 1];
     SHARED __align__(16) u16 halves[HELD ? PIECES * INPUTS : 8];
-    SHARED float2 groups[HELD ? INPUTS / GROUP : 1];
+    SHARED float sums[HELD ? INPUTS / GROUP : 1];
     int warp = threadIdx.x / WARP;
     F f;
     f.ring = ring[STAGED ? warp : 0];
@@ -543,7 +569,7 @@ DEVICE void linear_few(Matrix w, const float* residual, const float* gain, Activ
         before[i] = wanted && add ? *place[i] : 0.0f;
     }
 
-    Activations own = {halves, groups, 1};
+    Activations own = {halves, sums, 1};
     if constexpr (NORM) norm_row(norm, residual, own, blockIdx.x == 0, x);
     else if constexpr (STAGED) few_own(f, x, first_row, own);
     few_run(f, HELD ? few_inputs(f, own, 0, 1) : few_inputs(f, x, first_row, rows));
@@ -584,40 +610,6 @@ DEVICE void linear_few(Matrix w, const float* residual, const float* gain, Activ
         linear_few<HIDDEN, BITS, 1, WARPS, TILES, true>(w, residual, gain, x, 1, out, ld,        \
                                                         column, outputs, 0);                     \
     }
-
-// ---- activations, eight elements a lane --------------------------------------------------------
-
-// Writes elements at..at+8 of a row; GROUP / 8 neighbouring lanes have a group. All lanes of the warp
-// call it; those without a place say so.
-DEVICE void write_run(Activations out, u32 row, u32 width, u32 at, const float (&x)[8], bool valid) {
-    float largest = 0.0f, sum = 0.0f;
-    #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        largest = fmaxf(largest, fabsf(x[i]));
-        sum += x[i];
-    }
-    largest = lanes_max<GROUP / 8>(largest);
-    sum = lanes_sum<GROUP / 8>(sum);
-    float scale = activation_scale(largest);
-    float inverse = __uint_as_float(0x7f000000 - __float_as_uint(scale)); // of a power of two
-    u32 piece[PIECES][4];
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float low = x[i] * inverse, high = x[i + 4] * inverse;
-        #pragma unroll
-        for (int p = 0; p < PIECES; p++) {
-            piece[p][i] = half2_from(low, high);
-            low = (low - half_to(piece[p][i])) * 2048.0f;
-            high = (high - half_to(piece[p][i] >> 16)) * 2048.0f;
-        }
-    }
-    if (!valid) return;
-    #pragma unroll
-    for (int p = 0; p < PIECES; p++)
-        ((uint4*)out.halves)[((u64)(p * out.rows + row) * width + at) / 8] =
-            make_uint4(piece[p][0], piece[p][1], piece[p][2], piece[p][3]);
-    if (at % GROUP == 0) out.groups[(u64)row * (width / GROUP) + at / GROUP] = make_float2(scale, sum);
-}
 
 // Eight elements in a row of shared memory, 16-byte aligned.
 DEVICE void load_run(float (&x)[8], const float* from) {
@@ -663,7 +655,7 @@ DEVICE void swiglu_few(Matrix gate, Matrix up, Activations x, u32 rows, u32 widt
         int row = i / 8;
         float run[8];
         load_run(run, &product[min(row, TOKENS - 1)][i % 8 * 8]);
-        write_run(inner, first_row + row, width, blockIdx.x * 64 + i % 8 * 8, run,
+        write_octet(inner, first_row + row, width, blockIdx.x * 64 + i % 8 * 8, run,
                   row < TOKENS && first_row + row < rows);
     }
 }
@@ -687,29 +679,56 @@ template <int INPUTS_, int BITS_, int ROWS_, int WARPS_>
 struct ManyRows {
     static constexpr int INPUTS = INPUTS_, BITS = BITS_, ROWS = ROWS_, WARPS = WARPS_;
     static constexpr int THREADS = WARPS * WARP;
-    static constexpr int STEPS = INPUTS / TILE;
-    // A stage of shared memory, in bytes: halves [PIECES][ROWS][TILE], groups [TILE_GROUPS][ROWS] float2,
-    // then for each warp words and affine of its two tiles.
+    static constexpr int STEPS = INPUTS / TILE, GROUPS = INPUTS / GROUP;
+    static constexpr int NIBBLES = BITS / 4; // of a weight
+    // A stage of shared memory, in bytes: halves [PIECES][ROWS][TILE], then for each warp words and
+    // affine of its two tiles.
     static constexpr int HALVES = PIECES * ROWS * TILE * 2;
-    static constexpr int GROUPS = TILE_GROUPS * ROWS * 8;
-    static constexpr int WORDS = WARP * 16 * (BITS / 4);
+    static constexpr int WORDS = WARP * 16 * NIBBLES;
     static constexpr int AFFINE = 64 * TILE_GROUPS;
-    static constexpr int STAGE = HALVES + GROUPS + WARPS * 2 * (WORDS + AFFINE);
+    static constexpr int STAGE = HALVES + WARPS * 2 * (WORDS + AFFINE);
     static constexpr int STAGES = ROWS <= 32 ? 4 : 3;
     static constexpr int COPIES = (PIECES * ROWS * 8 + THREADS - 1) / THREADS; // of 16 bytes a thread
 };
 
 #define MANY_BYTES(BITS, ROWS, WARPS)                                                            \
-    ((ROWS <= 32 ? 4 : 3) *                                                                      \
-     (ROWS * (128 * PIECES + 512 / GROUP) + WARPS * (1024 * (BITS / 4) + 8192 / GROUP)))
+    ((ROWS <= 32 ? 4 : 3) * (ROWS * 128 * PIECES + WARPS * (1024 * (BITS / 4) + 8192 / GROUP)))
 
-// What a thread copies to shared memory in each step.
+// Powers of two that bring a matrix into the range of halves and its products back.
+struct Scaling {
+    float scale;       // of scales: the largest comes to lie in [2^11, 2^12), for nibbles of 8 bits 2^-4 of it
+    float correction;  // of corrections: the largest in [2^14, 2^15)
+    float corrections; // from their products with sums / 64 to those with `scale`
+    float total;       // from there to the result
+};
+
+DEVICE float power_of_two(int exponent) { return __uint_as_float((u32)(exponent + 127) << 23); }
+
+template <int BITS>
+DEVICE Scaling scaling_of(const u32* range) {
+    // apart by at most 2^60: what is smaller than that beside the other does not count
+    int scale = range[0], correction = range[1];
+    scale = max(max(scale, correction - 60), 12);
+    correction = max(max(correction, scale - 60), 15);
+    const int top = BITS == 4 ? 138 : 134;
+    Scaling s;
+    s.scale = power_of_two(top - scale);
+    s.correction = power_of_two(141 - correction);
+    s.corrections = power_of_two(top - scale - (141 - correction) + 6);
+    s.total = power_of_two(scale - top) * ACTIVATION_SCALE;
+    return s;
+}
+
+// What a thread copies to shared memory in each step, and what the block's rows start from.
 template <class M>
 struct ManyInputs {
     const uint4* halves[M::COPIES];
-    const float2* groups; // the first TILE_GROUPS * ROWS threads
     const uint4* words[2];
-    const uint4* affine;  // the first lanes of a warp
+    const uint4* affine; // the first lanes of a warp
+    const uint2* pairs[2]; // the same of the two tiles: scales and biases of outputs g and g + 8
+    const float* sums;
+    const u32* source;
+    Scaling scaling[2];
 };
 
 template <class M>
@@ -724,14 +743,18 @@ DEVICE ManyInputs<M> many_inputs(
         in.halves[i] = (const uint4*)x.halves
             + ((u64)piece * x.rows + source[row]) * (M::INPUTS / 8) + copy % 8;
     }
-    int row = threadIdx.x % M::ROWS, group = threadIdx.x / M::ROWS;
-    in.groups = x.groups + (u64)source[row] * (M::INPUTS / GROUP) + group;
     int lane = threadIdx.x % WARP;
     in.words[0] = tile_words<M::INPUTS, M::BITS>(w0, tile_row0, 0) + lane;
     in.words[1] = tile_words<M::INPUTS, M::BITS>(w1, tile_row1, 0) + lane;
+    in.pairs[0] = tile_affine<M::INPUTS>(w0, tile_row0, 0);
+    in.pairs[1] = tile_affine<M::INPUTS>(w1, tile_row1, 0);
     constexpr int CHUNKS = M::AFFINE / 16;
-    in.affine = lane < CHUNKS ? (const uint4*)tile_affine<M::INPUTS>(w0, tile_row0, 0) + lane
-                              : (const uint4*)tile_affine<M::INPUTS>(w1, tile_row1, 0) + (lane - CHUNKS);
+    in.affine = lane < CHUNKS ? (const uint4*)in.pairs[0] + lane
+                              : (const uint4*)in.pairs[1] + (lane - CHUNKS);
+    in.sums = x.sums;
+    in.source = source;
+    in.scaling[0] = scaling_of<M::BITS>(w0.range);
+    in.scaling[1] = scaling_of<M::BITS>(w1.range);
     return in;
 }
 
@@ -744,86 +767,169 @@ DEVICE void many_fetch(const ManyInputs<M>& in, u8* stage, int step) {
         if (M::COPIES * M::THREADS == PIECES * M::ROWS * 8 || copy < PIECES * M::ROWS * 8)
             copy_async(stage + (row * 8 + (chunk ^ row % 2 * 4)) * 16, in.halves[i] + step * (TILE / 8));
     }
-    #pragma unroll
-    for (int at = 0; at < TILE_GROUPS * M::ROWS; at += M::THREADS) {
-        // more groups than threads: ROWS is a multiple of THREADS then, and a pass has one group
-        int i = at + threadIdx.x;
-        if (i < TILE_GROUPS * M::ROWS)
-            copy_async_8(stage + M::HALVES + i * 8, in.groups + step * TILE_GROUPS + at / M::ROWS);
-    }
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u8* weights = stage + M::HALVES + M::GROUPS + warp * 2 * (M::WORDS + M::AFFINE);
+    u8* weights = stage + M::HALVES + warp * 2 * (M::WORDS + M::AFFINE);
     #pragma unroll
     for (int o = 0; o < 2; o++)
         #pragma unroll
-        for (int i = 0; i < M::BITS / 4; i++)
+        for (int i = 0; i < M::NIBBLES; i++)
             copy_async(weights + o * M::WORDS + (i * WARP + lane) * 16,
-                       in.words[o] + (step * (M::BITS / 4) + i) * WARP);
+                       in.words[o] + (step * M::NIBBLES + i) * WARP);
     if (lane < 2 * M::AFFINE / 16)
         copy_async(weights + 2 * M::WORDS + lane * 16, in.affine + step * (M::AFFINE / 16));
 }
 
+// scale * (q - middle) of one step of 16 inputs, a left matrix for each nibble; `scales` of outputs g
+// and g + 8, twice each.
+template <int BITS>
+DEVICE void scaled_fragments(u32 (&a)[BITS / 4][4], const Tile<BITS>& tile, int step,
+                             const u32 (&scales)[2]) {
+    if constexpr (BITS == 4) {
+        fragment<4, false>(a[0], tile, step);
+    } else {
+        const uint4& words = tile.words[step / 2 % 2];
+        u32 low = step % 2 == 0 ? words.x : words.z, high = step % 2 == 0 ? words.y : words.w;
+        const u32 bytes[4] = {pick_bytes(low, 0, 0x4140), pick_bytes(high, 0, 0x4140),
+                              pick_bytes(low, 0, 0x4342), pick_bytes(high, 0, 0x4342)};
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            a[0][i] = half2_sub(and_or<0x000f000f, 0x64006400>(bytes[i]), 0x64086408); // 1024 + 8
+            a[1][i] = half2_sub(and_or<0x00f000f0, 0x64006400>(bytes[i]), 0x64806480); // 1024 + 128
+        }
+    }
+    #pragma unroll
+    for (int nibble = 0; nibble < BITS / 4; nibble++)
+        #pragma unroll
+        for (int i = 0; i < 4; i++) a[nibble][i] = half2_mul(a[nibble][i], scales[i % 2]);
+}
+
+// Products of a block: of the first and the second pieces of its rows, times 2^11.
 template <class M>
-DEVICE void many_step(float (&total)[2][M::ROWS / 8][4], const u8* stage, int count) {
+struct ManyTotals {
+    float at[PIECES][2][M::ROWS / 8][4]; // [piece][tile][8 rows]
+};
+
+template <class M>
+DEVICE void many_step(ManyTotals<M>& totals, const ManyInputs<M>& in, const u8* stage, int count) {
     int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const u8* weights = stage + M::HALVES + M::GROUPS + threadIdx.x / WARP * 2 * (M::WORDS + M::AFFINE);
-    u32 a[2][4][4];
-    uint2 affine[2][TILE_GROUPS];
+    const u8* weights = stage + M::HALVES + threadIdx.x / WARP * 2 * (M::WORDS + M::AFFINE);
+    u32 a[2][4][M::NIBBLES][4];
     #pragma unroll
     for (int o = 0; o < 2; o++) {
         Tile<M::BITS> tile;
         #pragma unroll
-        for (int i = 0; i < M::BITS / 4; i++)
+        for (int i = 0; i < M::NIBBLES; i++)
             tile.words[i] = ((const uint4*)(weights + o * M::WORDS))[i * WARP + lane];
         #pragma unroll
-        for (int q = 0; q < TILE_GROUPS; q++)
-            affine[o][q] = ((const uint2*)(weights + 2 * M::WORDS + o * M::AFFINE))[q * 8 + g];
-        #pragma unroll
-        for (int s = 0; s < 4; s++) fragment<M::BITS, false>(a[o][s], tile, s);
+        for (int q = 0; q < TILE_GROUPS; q++) {
+            uint2 pair = ((const uint2*)(weights + 2 * M::WORDS + o * M::AFFINE))[q * 8 + g];
+            float low = affine_scale(pair.x) * in.scaling[o].scale;
+            float high = affine_scale(pair.y) * in.scaling[o].scale;
+            const u32 scales[2] = {half2_from(low, low), half2_from(high, high)};
+            #pragma unroll
+            for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
+                scaled_fragments<M::BITS>(a[o][s], tile, s, scales);
+        }
     }
 
-    // 16 rows at a time: enough products that wait for none of each other
-    constexpr int WIDE = M::ROWS < 16 ? 1 : 2;
+    // 32 rows at a time: enough products that wait for none of each other
+    constexpr int WIDE = M::ROWS < 32 ? M::ROWS / 8 : 4;
     #pragma unroll
     for (int first = 0; first < M::ROWS / 8; first += WIDE) {
         if (first * 8 >= count) continue;
         #pragma unroll
-        for (int n = first; n < first + WIDE; n++) {
-            uint4 b[PIECES][2];
-            float4 x[TILE_GROUPS];
+        for (int half = 0; half < 2; half++) {
+            uint4 b[PIECES][WIDE];
             #pragma unroll
-            for (int p = 0; p < PIECES; p++) {
-                const uint4* halves = (const uint4*)stage + (p * M::ROWS + n * 8 + g) * 8;
-                b[p][0] = halves[t ^ g % 2 * 4];
-                b[p][1] = halves[t ^ g % 2 * 4 ^ 4];
-            }
+            for (int p = 0; p < PIECES; p++)
+                #pragma unroll
+                for (int n = 0; n < WIDE; n++)
+                    b[p][n] = ((const uint4*)stage)[(p * M::ROWS + (first + n) * 8 + g) * 8
+                                                    + ((half * 4 + t) ^ g % 2 * 4)];
             #pragma unroll
-            for (int q = 0; q < TILE_GROUPS; q++)
-                x[q] = ((const float4*)(stage + M::HALVES))[(q * M::ROWS + n * 8) / 2 + t];
+            for (int s = 0; s < 2; s++)
+                #pragma unroll
+                for (int nibble = 0; nibble < M::NIBBLES; nibble++)
+                    #pragma unroll
+                    for (int p = 0; p < PIECES; p++)
+                        #pragma unroll
+                        for (int n = 0; n < WIDE; n++)
+                            #pragma unroll
+                            for (int o = 0; o < 2; o++)
+                                mma_step(totals.at[p][o][first + n], a[o][half * 2 + s][nibble], b[p][n], s);
+        }
+    }
+}
+
+// Two numbers as halves and, times 2^11, what those left.
+DEVICE void split_halves(u32& first, u32& rest, float low, float high) {
+    first = half2_from(low, high);
+    rest = half2_from((low - half_to((u16)first)) * 2048.0f, (high - half_to((u16)(first >> 16))) * 2048.0f);
+}
+
+#define HELD_SUMS 32                       // groups whose sums are held at a time
+#define SUMS_STRIDE (HELD_SUMS / 2 + 4)    // words of a row: rows in different banks
+
+// Starts the totals: the corrections' products with the sums. `shared` has room for a stage.
+template <class M>
+DEVICE void many_corrections(ManyTotals<M>& totals, const ManyInputs<M>& in, u8* shared, int count) {
+    int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    u32* firsts = (u32*)shared;                     // [ROWS][SUMS_STRIDE] pairs
+    u32* rests = firsts + M::ROWS * SUMS_STRIDE;
+    static_assert(2 * M::ROWS * SUMS_STRIDE * 4 <= M::STAGE, "sums lie in a stage");
+    #pragma unroll 1
+    for (int start = 0; start < M::GROUPS; start += HELD_SUMS) {
+        if (start > 0) __syncthreads();
+        for (int i = threadIdx.x; i < M::ROWS * (HELD_SUMS / 2); i += M::THREADS) {
+            int row = i / (HELD_SUMS / 2), pair = i % (HELD_SUMS / 2), group = start + 2 * pair;
+            const float* from = in.sums + (u64)in.source[row] * M::GROUPS + group;
+            float low = group < M::GROUPS ? from[0] * (1.0f / 64.0f) : 0.0f;
+            float high = group + 1 < M::GROUPS ? from[1] * (1.0f / 64.0f) : 0.0f;
+            int at = row * SUMS_STRIDE + pair;
+            split_halves(firsts[at], rests[at], low, high);
+        }
+        __syncthreads();
+        #pragma unroll 1
+        for (int k = 0; k < HELD_SUMS / 16 && start + k * 16 < M::GROUPS; k++) {
+            u32 first[2][4], rest[2][4]; // corrections
             #pragma unroll
             for (int o = 0; o < 2; o++)
                 #pragma unroll
-                for (int q = 0; q < TILE_GROUPS; q++) {
-                    float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-                    #pragma unroll
-                    for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
-                        mma_step(d, a[o][s], b[0][s / 2], s);
-#if PIECES == 2
-                    float e[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-                    #pragma unroll
-                    for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
-                        mma_step(e, a[o][s], b[1][s / 2], s);
-                    #pragma unroll
-                    for (int i = 0; i < 4; i++) d[i] = fmaf(e[i], 1.0f / 2048.0f, d[i]);
-#endif
-                    float2 left = make_float2(x[q].x, x[q].y), right = make_float2(x[q].z, x[q].w);
-                    add_group(total[o][n][0], d[0], affine[o][q].x, left);
-                    add_group(total[o][n][1], d[1], affine[o][q].x, right);
-                    add_group(total[o][n][2], d[2], affine[o][q].y, left);
-                    add_group(total[o][n][3], d[3], affine[o][q].y, right);
+                for (int j = 0; j < 2; j++) {
+                    int group = start + k * 16 + 2 * t + 8 * j;
+                    const uint2 none = make_uint2(0, 0);
+                    uint2 e = group < M::GROUPS ? in.pairs[o][group * 8 + g] : none;
+                    uint2 f = group + 1 < M::GROUPS ? in.pairs[o][group * 8 + 8 + g] : none;
+                    const float scale = in.scaling[o].correction, by = middle(M::BITS);
+                    split_halves(first[o][2 * j], rest[o][2 * j],
+                                 correction(e.x, by) * scale, correction(f.x, by) * scale);
+                    split_halves(first[o][2 * j + 1], rest[o][2 * j + 1],
+                                 correction(e.y, by) * scale, correction(f.y, by) * scale);
                 }
+            #pragma unroll
+            for (int n = 0; n < M::ROWS / 8; n++) {
+                if (n % 4 == 0 && n * 8 >= count) break;
+                int at = (n * 8 + g) * SUMS_STRIDE + k * 8 + t;
+                u32 b0 = firsts[at], b1 = firsts[at + 4], r0 = rests[at], r1 = rests[at + 4];
+                #pragma unroll
+                for (int o = 0; o < 2; o++) {
+                    float (&total)[4] = totals.at[0][o][n];
+                    float small[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                    mma_f16(total, first[o][0], first[o][1], first[o][2], first[o][3], b0, b1);
+                    mma_f16(small, first[o][0], first[o][1], first[o][2], first[o][3], r0, r1);
+                    mma_f16(small, rest[o][0], rest[o][1], rest[o][2], rest[o][3], b0, b1);
+                    #pragma unroll
+                    for (int i = 0; i < 4; i++) total[i] = fmaf(small[i], 1.0f / 2048.0f, total[i]);
+                }
+            }
         }
     }
+    #pragma unroll
+    for (int o = 0; o < 2; o++)
+        #pragma unroll
+        for (int n = 0; n < M::ROWS / 8; n++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++) totals.at[0][o][n][i] *= in.scaling[o].corrections;
 }
 
 // All steps. Afterwards total[o][n] has of tile o and rows n*8.. what mma_f16 calls d, and shared
@@ -831,16 +937,20 @@ DEVICE void many_step(float (&total)[2][M::ROWS / 8][4], const u8* stage, int co
 template <class M>
 DEVICE void many_run(float (&total)[2][M::ROWS / 8][4], const ManyInputs<M>& in, u8* shared, int count) {
     #pragma unroll
-    for (int o = 0; o < 2; o++)
-        #pragma unroll
-        for (int n = 0; n < M::ROWS / 8; n++)
-            #pragma unroll
-            for (int i = 0; i < 4; i++) total[o][n][i] = 0.0f;
-    #pragma unroll
     for (int s = 0; s < M::STAGES - 1; s++) {
         if (s < M::STEPS) many_fetch(in, shared + s * M::STAGE, s);
         copy_commit();
     }
+    ManyTotals<M> totals;
+    #pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        #pragma unroll
+        for (int o = 0; o < 2; o++)
+            #pragma unroll
+            for (int n = 0; n < M::ROWS / 8; n++)
+                #pragma unroll
+                for (int i = 0; i < 4; i++) totals.at[p][o][n][i] = 0.0f;
+    many_corrections(totals, in, shared + (M::STAGES - 1) * M::STAGE, count);
     int now = 0, next = M::STAGES - 1;
     #pragma unroll 1
     for (int step = 0; step < M::STEPS; step++) {
@@ -848,12 +958,22 @@ DEVICE void many_run(float (&total)[2][M::ROWS / 8][4], const ManyInputs<M>& in,
         __syncthreads(); // everybody's copies have come, and the stage to be overwritten is done with
         if (step + M::STAGES - 1 < M::STEPS) many_fetch(in, shared + next * M::STAGE, step + M::STAGES - 1);
         copy_commit();
-        many_step<M>(total, shared + now * M::STAGE, count);
+        many_step(totals, in, shared + now * M::STAGE, count);
         now = now + 1 == M::STAGES ? 0 : now + 1;
         next = next + 1 == M::STAGES ? 0 : next + 1;
     }
     copy_wait<0>();
     __syncthreads();
+    #pragma unroll
+    for (int o = 0; o < 2; o++)
+        #pragma unroll
+        for (int n = 0; n < M::ROWS / 8; n++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float sum = totals.at[0][o][n][i];
+                if (PIECES == 2) sum = fmaf(totals.at[PIECES - 1][o][n][i], 1.0f / 2048.0f, sum);
+                total[o][n][i] = sum * in.scaling[o].total;
+            }
 }
 
 // Writes the tiles to rows `target` of out.
@@ -934,7 +1054,7 @@ DEVICE void many_swiglu(
         int row = min(i / RUNS, M::ROWS - 1), at = i % RUNS * 8;
         float run[8];
         load_run(run, product + row * STRIDE + at);
-        write_run(inner, target[row], width, blockIdx.x * WIDTH + at, run, i / RUNS < count);
+        write_octet(inner, target[row], width, blockIdx.x * WIDTH + at, run, i / RUNS < count);
     }
 }
 

@@ -22,7 +22,8 @@ pub(super) const FEW_ROWS_MAX: usize = 16;
 /// Rows that a kernel for few rows takes at once.
 const FEW_ROWS: [usize; 3] = [1, 8, 16];
 
-/// Blocks of the kernels for many rows, smallest first.
+/// Blocks of the kernels for many rows, smallest first; the last only where an activation is a single
+/// half.
 const MANY_BLOCKS: [ManyBlock; 3] = [
     ManyBlock { rows: 32, warps: 4, resident: 4 },
     ManyBlock { rows: 64, warps: 4, resident: 3 },
@@ -90,13 +91,13 @@ pub(super) struct SwigluKey {
     pub(super) narrow: bool,
 }
 
-/// One kernel for each of [`FEW_ROWS`] and of [`MANY_ROWS`].
-#[derive(Debug, Clone, Copy)]
+/// One kernel for each of [`FEW_ROWS`] and of [`many_blocks`].
+#[derive(Debug)]
 struct Variants {
     few: [Kernel; FEW_ROWS.len()],
     /// For a single row that it norms by itself.
     norm: Option<Kernel>,
-    many: [Kernel; MANY_BLOCKS.len()],
+    many: Vec<(Kernel, ManyBlock)>,
 }
 
 /// A block of a kernel for many rows.
@@ -212,7 +213,7 @@ pub(super) fn instances(
             let parameters = [bits, key.few_warps(), key.few_tiles(1), 0, 0];
             add(format!("{name}_few_norm"), "LINEAR_FEW_NORM", parameters);
         }
-        for ManyBlock { rows, warps, .. } in MANY_BLOCKS {
+        for &ManyBlock { rows, warps, .. } in many_blocks(dimensions) {
             add(format!("{name}_many_{rows}"), "LINEAR_MANY", [inputs, bits, rows, warps, 0]);
         }
     }
@@ -223,7 +224,7 @@ pub(super) fn instances(
             let name = format!("swiglu_{inputs}_{bits}{width}_few_{rows}");
             add(name, "SWIGLU_FEW", [inputs, bits, rows, key.split(), 0]);
         }
-        for block in MANY_BLOCKS {
+        for &block in many_blocks(dimensions) {
             let ManyBlock { rows, warps, .. } = key.block(block);
             let name = format!("swiglu_{inputs}_{bits}{width}_many_{rows}");
             add(name, "SWIGLU_MANY", [inputs, bits, rows, warps, 0]);
@@ -232,11 +233,16 @@ pub(super) fn instances(
     (lines, names)
 }
 
+/// The blocks for many rows.
+fn many_blocks(dimensions: &Dimensions) -> &'static [ManyBlock] {
+    &MANY_BLOCKS[..=MANY_BLOCKS.len() - dimensions.pieces]
+}
+
 /// `MANY_BYTES` of the kernel file: shared memory of a block for many rows.
 pub(super) fn many_bytes(dimensions: &Dimensions, bits: usize, rows: usize, warps: usize) -> usize {
     let Dimensions { group, pieces, .. } = dimensions;
     let stages = if rows <= 32 { 4 } else { 3 };
-    stages * (rows * (128 * pieces + 512 / group) + warps * (1024 * (bits / 4) + 8192 / group))
+    stages * (rows * 128 * pieces + warps * (1024 * (bits / 4) + 8192 / group))
 }
 
 impl MatmulKernels {
@@ -253,19 +259,32 @@ impl MatmulKernels {
             repack: RepackKernels { words: next(), affine: next() },
             linear: linear
                 .iter()
-                .map(|&key| (key, Variants::new(key.norms(dimensions), &mut next)))
+                .map(|&key| {
+                    let blocks = many_blocks(dimensions).iter().copied();
+                    (key, Variants::new(key.norms(dimensions), blocks, &mut next))
+                })
                 .collect(),
-            swiglu: swiglu.iter().map(|&key| (key, Variants::new(false, &mut next))).collect(),
+            swiglu: swiglu
+                .iter()
+                .map(|&key| {
+                    let blocks = many_blocks(dimensions).iter().map(|&block| key.block(block));
+                    (key, Variants::new(false, blocks, &mut next))
+                })
+                .collect(),
         }
     }
 }
 
 impl Variants {
-    fn new(norms: bool, next: &mut impl FnMut() -> Kernel) -> Self {
+    fn new(
+        norms: bool,
+        blocks: impl Iterator<Item = ManyBlock>,
+        next: &mut impl FnMut() -> Kernel,
+    ) -> Self {
         Self {
             few: FEW_ROWS.map(|_| next()),
             norm: norms.then(&mut *next),
-            many: MANY_BLOCKS.map(|_| next()),
+            many: blocks.map(|block| (next(), block)).collect(),
         }
     }
 
@@ -283,16 +302,15 @@ impl Variants {
         outputs: usize,
         rows: usize,
         device: &dyn Device,
-        block: impl Fn(ManyBlock) -> ManyBlock,
         shared: impl Fn(ManyBlock) -> usize,
     ) -> (Kernel, ManyBlock) {
         let multiprocessors = device.multiprocessors() as usize;
         self.many
-            .into_iter()
-            .zip(MANY_BLOCKS.map(block))
+            .iter()
             .filter(|(_, block)| shared(*block) <= device.shared_per_block())
             .min_by_key(|(_, block)| block.time(outputs, rows, multiprocessors))
-            .unwrap_or((self.many[0], MANY_BLOCKS[0]))
+            .copied()
+            .unwrap_or(self.many[0])
     }
 }
 
@@ -412,7 +430,7 @@ impl Pass<'_> {
         }
         let shared =
             |block: ManyBlock| many_bytes(self.dimensions, part.bits, block.rows, block.warps);
-        let (kernel, block) = kernels.many(outputs, rows, self.device, |block| block, shared);
+        let (kernel, block) = kernels.many(outputs, rows, self.device, shared);
         let grid = [block.columns(outputs), rows.div_ceil(block.rows), 1];
         self.launch(work, kernel, grid, 32 * block.warps, shared(block), &arguments)
     }
@@ -448,8 +466,7 @@ impl Pass<'_> {
         let outputs = 2 * weights.width;
         let shared =
             |block: ManyBlock| many_bytes(self.dimensions, weights.bits, block.rows, block.warps);
-        let (kernel, block) =
-            kernels.many(outputs, rows, self.device, |block| key.block(block), shared);
+        let (kernel, block) = kernels.many(outputs, rows, self.device, shared);
         let grid = [block.columns(outputs), rows.div_ceil(block.rows), 1];
         self.launch(work, kernel, grid, 32 * block.warps, shared(block), &arguments)
     }

@@ -22,7 +22,8 @@ pub(super) const SOURCE: &str = include_str!("moe.cu");
 /// Most rows for which each visit reads its expert for itself.
 const FEW_ROWS_MAX: usize = 4;
 
-/// Visits of a block where many rows are sorted by expert.
+/// Visits of a block where many rows are sorted by expert; the last only where an activation is a
+/// single half.
 const TILES: [usize; 4] = [8, 32, 64, 128];
 
 /// Warps of a block of a product with few rows, at most.
@@ -37,6 +38,7 @@ pub(super) struct MoeDimensions {
     hidden: usize,
     bits: usize,
     down_bits: usize,
+    pieces: usize,
     /// Routed and shared experts are alike, so that one kernel takes them together.
     alike: bool,
 }
@@ -48,7 +50,7 @@ pub(super) struct MoeKernels {
     sort_visits: Kernel,
     combine: Kernel,
     /// gate and up, down
-    many: [[Kernel; 2]; TILES.len()],
+    many: Vec<[Kernel; 2]>,
     /// The same for few rows, when the experts are alike.
     few: Option<[Kernel; 2]>,
 }
@@ -73,8 +75,14 @@ impl MoeDimensions {
             hidden: shape.hidden,
             bits: gate.bits,
             down_bits: down.bits,
+            pieces,
             alike,
         })
+    }
+
+    /// Visits of a block for many rows.
+    fn tiles(&self) -> &'static [usize] {
+        &TILES[..=TILES.len() - self.pieces]
     }
 
     /// Warps of a block for few rows.
@@ -96,7 +104,7 @@ impl MoeDimensions {
             writeln!(lines, "{what}({name}, {parameters})").expect("into a string");
             names.push(name);
         };
-        for tile in TILES {
+        for tile in self.tiles() {
             add(format!("moe_{tile}"), "EXPERTS_MANY", &format!("{bits}, {tile}, {warps}"));
             let parameters = format!("{down_bits}, {tile}, 8");
             add(format!("moe_down_{tile}"), "EXPERTS_MANY_DOWN", &parameters);
@@ -120,7 +128,7 @@ impl MoeKernels {
             route: next(),
             sort_visits: next(),
             combine: next(),
-            many: TILES.map(|_| [next(), next()]),
+            many: dimensions.tiles().iter().map(|_| [next(), next()]).collect(),
             few: dimensions.alike.then(|| [next(), next()]),
         }
     }
@@ -320,8 +328,9 @@ impl Pass<'_> {
             let bytes = many_bytes(self.dimensions, bits, tile, 8);
             bytes <= self.device.shared_per_block()
         };
-        let last = TILES.iter().rposition(|&tile| fits(tile)).unwrap_or(0);
-        TILES.iter().position(|&tile| 3 * each <= 2 * tile).map_or(last, |size| size.min(last))
+        let tiles = dimensions.tiles();
+        let last = tiles.iter().rposition(|&tile| fits(tile)).unwrap_or(0);
+        tiles.iter().position(|&tile| 3 * each <= 2 * tile).map_or(last, |size| size.min(last))
     }
 }
 

@@ -124,7 +124,7 @@ DEVICE void experts_few(
     SHARED float part[WARPS][2][1][PART_STRIDE];
     SHARED __align__(16) uint4 ring[WARPS][F::STAGED ? F::RING : 1];
     SHARED __align__(16) u16 halves[F::STAGED ? PIECES * HIDDEN : 8];
-    SHARED float2 groups[F::STAGED ? HIDDEN / GROUP : 1];
+    SHARED float sums[F::STAGED ? HIDDEN / GROUP : 1];
     SHARED u32 chosen;
     u32 slot = blockIdx.y, row = blockIdx.z;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -163,7 +163,7 @@ DEVICE void experts_few(
         few_tile_row(f, 1, up, chosen * (EXPERT_WIDTH / 16) + blockIdx.x);
         few_start(f);
     }
-    Activations own = {halves, groups, 1};
+    Activations own = {halves, sums, 1};
     if constexpr (F::STAGED) few_own(f, x, row, own);
     few_run(f, F::STAGED ? few_inputs(f, own, 0, 1) : few_inputs(f, x, row, row + 1));
     few_part(f, 0, part[warp][0]);
@@ -203,7 +203,7 @@ DEVICE void experts_few_down(
     const u32* row_sequence, float* x) {
     typedef FewRows<EXPERT_WIDTH, BITS, 1, 1, 1> F;
     SHARED __align__(16) u16 halves[TOPK + 1][PIECES * EXPERT_WIDTH];
-    SHARED float2 groups[TOPK + 1][EXPERT_WIDTH / GROUP];
+    SHARED float sums[TOPK + 1][EXPERT_WIDTH / GROUP];
     SHARED float part[TOPK + 1][1][PART_STRIDE];
     u32 slot = threadIdx.x / WARP, row = blockIdx.y;
     int lane = threadIdx.x % WARP;
@@ -226,14 +226,14 @@ DEVICE void experts_few_down(
 
     // the visit's row as this warp's activations
     const float* from = inner + ((u64)row * (TOPK + 1) + slot) * EXPERT_WIDTH;
-    Activations own = {halves[slot], groups[slot], 1};
+    Activations own = {halves[slot], sums[slot], 1};
     #pragma unroll
     for (int i = 0; i < (EXPERT_WIDTH / 8 + WARP - 1) / WARP; i++) {
         u32 at = (i * WARP + lane) * 8;
         bool there = at < EXPERT_WIDTH;
         float run[8];
         load_run(run, from + (there ? at : 0));
-        write_run(own, 0, EXPERT_WIDTH, at, run, there);
+        write_octet(own, 0, EXPERT_WIDTH, at, run, there);
     }
     __syncwarp();
     few_run(f, few_inputs(f, own, 0, 1));

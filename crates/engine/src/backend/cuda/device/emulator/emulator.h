@@ -1142,6 +1142,10 @@ static inline u32 half2_sub(u32 a, u32 b) {
     return half2_from(half_to(u16(a)) - half_to(u16(b)), half_to(u16(a >> 16)) - half_to(u16(b >> 16)));
 }
 
+static inline u32 half2_mul(u32 a, u32 b) {
+    return half2_from(half_to(u16(a)) * half_to(u16(b)), half_to(u16(a >> 16)) * half_to(u16(b >> 16)));
+}
+
 template <u32 MASK, u32 BITS>
 static inline u32 and_or(u32 a) {
     return (a & MASK) | BITS;

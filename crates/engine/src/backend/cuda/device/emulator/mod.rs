@@ -285,8 +285,8 @@ fn addresses(argument: &Argument) -> Vec<Address> {
     match *argument {
         Argument::Address(address) => vec![address],
         Argument::U32(_) | Argument::U64(_) => Vec::new(),
-        Argument::Matrix(matrix) => vec![matrix.words, matrix.affine],
-        Argument::Activations(activations) => vec![activations.halves, activations.groups],
+        Argument::Matrix(matrix) => vec![matrix.words, matrix.affine, matrix.range],
+        Argument::Activations(activations) => vec![activations.halves, activations.sums],
     }
 }
 

@@ -14,12 +14,13 @@ KERNEL void coordinates(uint4* out /*[blocks, threads]*/) {
 struct Matrix {
     const uint4* words;
     const u32* affine;
+    const u32* range;
 };
 KERNEL void arguments(Matrix w, Activations x, const u32 count, const float* none, u64* out /*[6]*/) {
     wait_for_inputs();
-    out[0] = (u64)w.words + (u64)w.affine;
+    out[0] = (u64)w.words + (u64)w.affine + (u64)w.range;
     out[1] = (u64)x.halves;
-    out[2] = (u64)x.groups;
+    out[2] = (u64)x.sums;
     out[3] = x.rows;
     out[4] = count;
     out[5] = (u64)none;

@@ -134,26 +134,27 @@ fn every_thread_runs_once_with_its_coordinates() {
 fn arguments_arrive_and_those_that_do_not_fit_are_refused() {
     let f = Fixture::new(0);
     let (words, affine) = (f.with(&[3_u32, 4, 5, 6]), f.with(&[0_u32]));
-    let activations = Activations { halves: words, groups: affine, rows: 7 };
+    let activations = Activations { halves: words, sums: affine, rows: 7 };
     let out = f.fresh::<u64>(6);
     let arguments: [Argument; 5] = [
-        Matrix { words, affine }.into(),
+        Matrix { words, affine, range: affine }.into(),
         activations.into(),
         9_u32.into(),
         Argument::NULL,
         out.into(),
     ];
     f.run("arguments", 1, 1, &arguments);
-    assert_eq!(f.read::<u64>(out, 6), [words.0 + affine.0, words.0, affine.0, 7, 9, 0]);
+    assert_eq!(f.read::<u64>(out, 6), [words.0 + 2 * affine.0, words.0, affine.0, 7, 9, 0]);
 
     let error = f.refused("arguments", 1, 0, &arguments[..4]);
-    assert_has(&error, &["`arguments`", "[16, 24, 4, 8]", "[16, 24, 4, 8, 8]"]);
+    assert_has(&error, &["`arguments`", "[24, 24, 4, 8]", "[24, 24, 4, 8, 8]"]);
     let mut wrong = arguments;
     wrong[3] = 0_u32.into();
-    assert_has(&f.refused("arguments", 1, 0, &wrong), &["[16, 24, 4, 4, 8]"]);
-    for (index, foreign) in
-        [(3, Address(0x1000).into()), (0, Matrix { words, affine: Address(64) }.into())]
-    {
+    assert_has(&f.refused("arguments", 1, 0, &wrong), &["[24, 24, 4, 4, 8]"]);
+    for (index, foreign) in [
+        (3, Address(0x1000).into()),
+        (0, Matrix { words, affine: Address(64), range: words }.into()),
+    ] {
         let mut wrong = arguments;
         wrong[index] = foreign;
         let error = f.refused("arguments", 1, 0, &wrong);
