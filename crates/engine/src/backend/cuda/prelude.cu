@@ -28,8 +28,8 @@ typedef unsigned long long u64;
 #define KERNEL extern "C" __global__
 #define DEVICE static __device__ __forceinline__
 #define SHARED __shared__
-// Shared memory whose size the launch gives; 16-byte aligned. One a kernel.
-#define SHARED_DYNAMIC(name) extern __shared__ __align__(16) u8 name[]
+// Shared memory whose size the launch gives, aligned for whatever lies there. One a kernel.
+#define SHARED_DYNAMIC(name) extern __shared__ __align__(1024) u8 name[]
 
 // ---- half ------------------------------------------------------------------------------------
 

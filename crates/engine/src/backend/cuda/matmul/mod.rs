@@ -242,7 +242,8 @@ fn many_blocks(dimensions: &Dimensions) -> &'static [ManyBlock] {
 pub(super) fn many_bytes(dimensions: &Dimensions, bits: usize, rows: usize, warps: usize) -> usize {
     let Dimensions { group, pieces, .. } = dimensions;
     let stages = if rows <= 32 { 4 } else { 3 };
-    stages * (rows * 128 * pieces + warps * (1024 * (bits / 4) + 8192 / group))
+    let stage = rows * 128 * pieces + warps * (1024 * (bits / 4) + 8192 / group);
+    stages * stage.next_multiple_of(1024)
 }
 
 impl MatmulKernels {
