@@ -1065,26 +1065,30 @@ DEVICE void grouped_steps(ManyTotals<M>& totals, const ManyInputs<M>& in, u8* sh
     // behind the wait for the products.
     const int steps = count > 0 ? M::STEPS : 0;
     int now = 0, next = 1, last = M::STAGES - 1;
-    copy_wait<M::STAGES - 2>();
+    copy_wait<0>();
+    group_shared_fence();
     __syncwarp();
     grouped_weights(a[0], in, shared);
+    __syncthreads();
     #pragma unroll 1
     for (int pair = 0; pair < steps; pair += 2) {
         #pragma unroll
         for (int odd = 0; odd < 2; odd++) {
             int step = pair + odd;
             if (step >= steps) break;
-            group_shared_fence();
-            __syncthreads(); // everybody's copies have come, and the stage to be overwritten is done with
             grouped_step<N>(totals, a[odd], shared + now * M::STAGE);
+            // The fence waits for every copy of the thread: none but those that must have come may be
+            // under way.
+            if (step + 1 < steps) {
+                copy_wait<0>();
+                group_shared_fence();
+                __syncwarp();
+            }
             if (step + M::STAGES - 1 < steps) many_fetch(in, shared + last * M::STAGE, step + M::STAGES - 1);
             copy_commit();
-            if (step + 1 < steps) {
-                copy_wait<M::STAGES - 2>();
-                __syncwarp();
-                grouped_weights(a[1 - odd], in, shared + next * M::STAGE);
-            }
+            if (step + 1 < steps) grouped_weights(a[1 - odd], in, shared + next * M::STAGE);
             group_wait();
+            __syncthreads(); // the next stage has come for everybody, and nobody needs this one
             last = now;
             now = next;
             next = next + 1 == M::STAGES ? 0 : next + 1;
