@@ -23,6 +23,10 @@ const GROUP_MAX: usize = 64;
 /// The smallest.
 pub(super) const GROUP_MIN: usize = 32;
 
+/// Shared memory of a block from which on a device counts as having much: as data center cards have
+/// from compute 9.0 on.
+const SHARED_LARGE: usize = 200 << 10;
+
 /// Everything about a model that kernels have as constants.
 #[derive(Debug, Clone)]
 pub(super) struct Dimensions {
@@ -33,12 +37,21 @@ pub(super) struct Dimensions {
     pub(super) pieces: usize,
     /// Width of the residual stream.
     pub(super) hidden: usize,
+    /// Steps of inputs that a block for more than 64 rows holds in shared memory.
+    pub(super) wide_stages: usize,
     /// Name and value of every constant.
     constants: Vec<(&'static str, String)>,
 }
 
 impl Dimensions {
-    pub(super) fn new(shape: &Shape, weights: &Weights, precision: Precision) -> Self {
+    /// For a device whose blocks may ask for so much shared memory.
+    pub(super) fn new(
+        shape: &Shape,
+        weights: &Weights,
+        precision: Precision,
+        shared_per_block: usize,
+    ) -> Self {
+        let wide_stages = if shared_per_block >= SHARED_LARGE { 5 } else { 3 };
         let group = linears(weights).map(|linear| linear.group).min().unwrap_or(GROUP_MAX);
         let group = group.min(GROUP_MAX);
         let pieces = Self::pieces_for(precision);
@@ -81,6 +94,7 @@ impl Dimensions {
             ("GROUP", group),
             ("PIECES", pieces),
             ("KV_FLOAT", kv_float),
+            ("WIDE_STAGES", wide_stages),
             ("EMBED_BITS", weights.embed.bits),
             ("EMBED_GROUP", weights.embed.group),
             ("COLUMN_QKV", qkv),
@@ -93,7 +107,7 @@ impl Dimensions {
         ];
         let mut constants = Vec::from(values.map(|(name, value)| (name, value.to_string())));
         constants.push(("NORM_EPS", format!("{:e}f", shape.norm_eps)));
-        Self { precision, group, pieces, hidden: shape.hidden, constants }
+        Self { precision, group, pieces, hidden: shape.hidden, wide_stages, constants }
     }
 
     /// Halves that make up an activation.

@@ -58,7 +58,7 @@ pub fn units(
     shared_per_block: usize,
     stamped: bool,
 ) -> Vec<Unit> {
-    let dimensions = Dimensions::new(shape, weights, precision);
+    let dimensions = Dimensions::new(shape, weights, precision, shared_per_block);
     let plan = KernelPlan::new(shape, weights, &dimensions, shared_per_block);
     if stamped { plan.stamped(&dimensions, Address::default()) } else { plan.units }
 }

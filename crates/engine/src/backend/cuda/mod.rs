@@ -130,7 +130,7 @@ impl Cuda {
     ) -> Result<Self, Error> {
         support::check(&shape, weights)?;
         let precision = options.precision;
-        let dimensions = Dimensions::new(&shape, weights, precision);
+        let dimensions = Dimensions::new(&shape, weights, precision, device.shared_per_block());
         let (group, pieces) = (dimensions.group, dimensions.pieces);
         let rows = batch_tokens(&shape);
         let needed = weights::bytes(weights, group)

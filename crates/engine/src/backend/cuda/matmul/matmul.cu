@@ -693,13 +693,19 @@ struct ManyRows {
     static constexpr int WORDS = WARP * 16 * NIBBLES;
     static constexpr int AFFINE = 64 * TILE_GROUPS;
     static constexpr int STAGE = (HALVES + WARPS * 2 * (WORDS + AFFINE) + 1023) / 1024 * 1024;
-    static constexpr int STAGES = ROWS <= 32 ? 4 : 3;
-    static constexpr int COPIES = (PIECES * ROWS * 8 + THREADS - 1) / THREADS; // of 16 bytes a thread
-    static constexpr bool GROUPED = HOPPER && BITS == 4 && PIECES == 1; // by hopper.cu
+    static constexpr int STAGES = ROWS <= 32 ? 4 : ROWS <= 64 ? 3 : WIDE_STAGES;
+    static constexpr bool GROUPED = HOPPER && BITS == 4 && PIECES == 1; // by grouped_steps
+    // With two groups of warps the second copies for both, see grouped_steps.
+    static constexpr bool APART = GROUPED && WARPS == 8;
+    static constexpr int COPIERS = APART ? THREADS / 2 : THREADS;
+    // Of 16 bytes each, a copier:
+    static constexpr int COPIES = (PIECES * ROWS * 8 + COPIERS - 1) / COPIERS;
+    static constexpr int WORD_COPIES = WARPS * 2 * NIBBLES * WARP / COPIERS;
+    static constexpr int AFFINE_COPIES = WARPS * 2 * AFFINE / 16; // by as many of them
 };
 
 #define MANY_BYTES(BITS, ROWS, WARPS)                                                            \
-    ((ROWS <= 32 ? 4 : 3) *                                                                      \
+    ((ROWS <= 32 ? 4 : ROWS <= 64 ? 3 : WIDE_STAGES) *                                           \
      ((ROWS * 128 * PIECES + WARPS * (1024 * (BITS / 4) + 8192 / GROUP) + 1023) / 1024 * 1024))
 
 // Powers of two that bring a matrix into the range of halves and its products back.
@@ -727,66 +733,102 @@ DEVICE Scaling scaling_of(const u32* range) {
     return s;
 }
 
-// What a thread copies to shared memory in each step, and what the block's rows start from.
+// Which tiles the warps of a block have: two neighbours of one matrix each, the last again where there
+// are no more, or one each of two matrices.
+struct TilesBeside {
+    Matrix w;
+    u32 first, last;
+};
+struct TilesPaired {
+    Matrix w[2];
+    u32 first;
+};
+DEVICE const Matrix& tile_matrix(const TilesBeside& tiles, int) { return tiles.w; }
+DEVICE const Matrix& tile_matrix(const TilesPaired& tiles, int o) { return tiles.w[o]; }
+DEVICE u32 tile_row(const TilesBeside& tiles, int warp, int o) {
+    return min(tiles.first + 2 * warp + o, tiles.last);
+}
+DEVICE u32 tile_row(const TilesPaired& tiles, int warp, int) { return tiles.first + warp; }
+
+// What a thread copies to shared memory in each step, and what its totals start from.
 template <class M>
 struct ManyInputs {
-    const uint4* halves[M::COPIES];
-    const uint4* words[2];
-    const uint4* affine; // the first lanes of a warp
-    const uint2* pairs[2]; // the same of the two tiles: scales and biases of outputs g and g + 8
+    const uint4* halves;
+    u32 halves_at[M::COPIES];
+    const uint4* words;
+    u32 words_at[M::WORD_COPIES];
+    const uint4* affine;
+    const uint2* pairs[2]; // scales and biases of the warp's tiles
     const float* sums;
     const u32* source;
     Scaling scaling[2];
+    int copier; // negative: the thread copies nothing
 };
 
-template <class M>
+template <class M, class Tiles>
 DEVICE ManyInputs<M> many_inputs(
     Activations x,
     const u32* source, // [ROWS] shared: the rows of x
-    Matrix w0, u32 tile_row0, Matrix w1, u32 tile_row1) {
+    const Tiles& tiles) {
+    constexpr int UNITS = 2 * M::NIBBLES; // of words, for each warp
+    constexpr int CHUNKS = M::AFFINE / 16;
+    static_assert(M::COPIERS / WARP % UNITS == 0, "a copier's words are of one matrix");
     ManyInputs<M> in;
+    in.copier = (int)threadIdx.x - (M::THREADS - M::COPIERS);
+    int copier = max(in.copier, 0), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    in.halves = (const uint4*)x.halves;
     #pragma unroll
     for (int i = 0; i < M::COPIES; i++) {
-        int copy = i * M::THREADS + threadIdx.x, row = copy / 8 % M::ROWS, piece = copy / (8 * M::ROWS);
-        in.halves[i] = (const uint4*)x.halves
-            + ((u64)piece * x.rows + source[row]) * (M::INPUTS / 8) + copy % 8;
+        int copy = i * M::COPIERS + copier, row = copy / 8 % M::ROWS, piece = copy / (8 * M::ROWS);
+        in.halves_at[i] = (piece * x.rows + source[row]) * (M::INPUTS / 8) + copy % 8;
     }
-    int lane = threadIdx.x % WARP;
-    in.words[0] = tile_words<M::INPUTS, M::BITS>(w0, tile_row0, 0) + lane;
-    in.words[1] = tile_words<M::INPUTS, M::BITS>(w1, tile_row1, 0) + lane;
-    in.pairs[0] = tile_affine<M::INPUTS>(w0, tile_row0, 0);
-    in.pairs[1] = tile_affine<M::INPUTS>(w1, tile_row1, 0);
-    constexpr int CHUNKS = M::AFFINE / 16;
-    in.affine = lane < CHUNKS ? (const uint4*)in.pairs[0] + lane
-                              : (const uint4*)in.pairs[1] + (lane - CHUNKS);
+    int unit = copier / WARP, tile = unit % UNITS / M::NIBBLES;
+    in.words = tile_matrix(tiles, tile).words + unit % M::NIBBLES * WARP + lane;
+    #pragma unroll
+    for (int i = 0; i < M::WORD_COPIES; i++)
+        in.words_at[i] = tile_row(tiles, (unit + i * (M::COPIERS / WARP)) / UNITS, tile)
+            * (M::STEPS * WARP * M::NIBBLES);
+    int of = copier % M::AFFINE_COPIES / CHUNKS;
+    in.affine = (const uint4*)tile_affine<M::INPUTS>(tile_matrix(tiles, of % 2), tile_row(tiles, of / 2, of % 2), 0)
+        + copier % CHUNKS;
+    #pragma unroll
+    for (int o = 0; o < 2; o++) {
+        in.pairs[o] = tile_affine<M::INPUTS>(tile_matrix(tiles, o), tile_row(tiles, warp, o), 0);
+        in.scaling[o] = scaling_of<M::BITS>(tile_matrix(tiles, o).range);
+    }
     in.sums = x.sums;
     in.source = source;
-    in.scaling[0] = scaling_of<M::BITS>(w0.range);
-    in.scaling[1] = scaling_of<M::BITS>(w1.range);
     return in;
 }
 
+// Starts the copies of a step.
 template <class M>
 DEVICE void many_fetch(const ManyInputs<M>& in, u8* stage, int step) {
+    if (in.copier < 0) return;
     #pragma unroll
     for (int i = 0; i < M::COPIES; i++) {
-        int copy = i * M::THREADS + threadIdx.x, row = copy / 8, chunk = copy % 8;
+        int copy = i * M::COPIERS + in.copier, row = copy / 8, chunk = copy % 8;
         // Rows that meet in a read lie in different banks: two of them in one of 8 lanes, eight in what
         // a group of warps reads.
         int place = chunk ^ (M::GROUPED ? row % 8 : row % 2 * 4);
-        if (M::COPIES * M::THREADS == PIECES * M::ROWS * 8 || copy < PIECES * M::ROWS * 8)
-            copy_async(stage + (row * 8 + place) * 16, in.halves[i] + step * (TILE / 8));
+        if (M::COPIES * M::COPIERS == PIECES * M::ROWS * 8 || copy < PIECES * M::ROWS * 8)
+            copy_async(stage + (row * 8 + place) * 16, in.halves + in.halves_at[i] + step * (TILE / 8));
     }
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u8* weights = stage + M::HALVES + warp * 2 * (M::WORDS + M::AFFINE);
+    // for each warp the words of its two tiles, then their affine
+    constexpr int UNITS = 2 * M::NIBBLES, EACH = 2 * (M::WORDS + M::AFFINE), CHUNKS = M::AFFINE / 16;
+    u8* weights = stage + M::HALVES;
+    int unit = in.copier / WARP, lane = in.copier % WARP;
+    int place = M::GROUPED ? lane % 4 * 8 + lane / 4 : lane;
     #pragma unroll
-    for (int o = 0; o < 2; o++)
-        #pragma unroll
-        for (int i = 0; i < M::NIBBLES; i++)
-            copy_async(weights + o * M::WORDS + (i * WARP + (M::GROUPED ? lane % 4 * 8 + lane / 4 : lane)) * 16,
-                       in.words[o] + (step * M::NIBBLES + i) * WARP);
-    if (lane < 2 * M::AFFINE / 16)
-        copy_async(weights + 2 * M::WORDS + lane * 16, in.affine + step * (M::AFFINE / 16));
+    for (int i = 0; i < M::WORD_COPIES; i++) {
+        int warp = (unit + i * (M::COPIERS / WARP)) / UNITS;
+        copy_async(weights + warp * EACH + (unit % UNITS * WARP + place) * 16,
+                   in.words + in.words_at[i] + step * (M::NIBBLES * WARP));
+    }
+    int of = in.copier / CHUNKS;
+    if (in.copier < M::AFFINE_COPIES)
+        copy_async(weights + of / 2 * EACH + 2 * M::WORDS + (of % 2 * CHUNKS + in.copier % CHUNKS) * 16,
+                   in.affine + step * CHUNKS);
 }
 
 // scale * (q - middle) of one step of 16 inputs, a left matrix for each nibble; `scales` of outputs g
@@ -1057,6 +1099,17 @@ DEVICE void grouped_step(ManyTotals<M>& totals, const u32 (&a)[2][4][4], const u
     group_commit();
 }
 
+// What was copied for a step is there for all warps, wgmma included, afterwards; `PENDING` later ones
+// may be under way. The fence waits for whatever its thread still copies. So that copies stay under way,
+// those who copy do not fence for themselves, and the others, who do, copy nothing.
+template <class M, int PENDING>
+DEVICE void grouped_arrival(const ManyInputs<M>& in) {
+    copy_wait<M::APART ? PENDING : 0>();
+    if (!M::APART) group_shared_fence();
+    __syncthreads();
+    if (M::APART && in.copier < 0) group_shared_fence();
+}
+
 // All steps over the first N rows, of which `count` are there; the first STAGES - 1 stages are on their way.
 template <int N, class M>
 DEVICE void grouped_steps(ManyTotals<M>& totals, const ManyInputs<M>& in, u8* shared, int count) {
@@ -1065,9 +1118,7 @@ DEVICE void grouped_steps(ManyTotals<M>& totals, const ManyInputs<M>& in, u8* sh
     // behind the wait for the products.
     const int steps = count > 0 ? M::STEPS : 0;
     int now = 0, next = 1, last = M::STAGES - 1;
-    copy_wait<0>();
-    group_shared_fence();
-    __syncwarp();
+    grouped_arrival<M, M::STAGES - 2>(in);
     grouped_weights(a[0], in, shared);
     __syncthreads();
     #pragma unroll 1
@@ -1077,18 +1128,18 @@ DEVICE void grouped_steps(ManyTotals<M>& totals, const ManyInputs<M>& in, u8* sh
             int step = pair + odd;
             if (step >= steps) break;
             grouped_step<N>(totals, a[odd], shared + now * M::STAGE);
-            // The fence waits for every copy of the thread: none but those that must have come may be
-            // under way.
-            if (step + 1 < steps) {
-                copy_wait<0>();
-                group_shared_fence();
-                __syncwarp();
+            if (M::APART) {
+                if (step + M::STAGES - 1 < steps) many_fetch(in, shared + last * M::STAGE, step + M::STAGES - 1);
+                copy_commit();
             }
-            if (step + M::STAGES - 1 < steps) many_fetch(in, shared + last * M::STAGE, step + M::STAGES - 1);
-            copy_commit();
+            grouped_arrival<M, M::STAGES - 2>(in);
+            if (!M::APART) {
+                if (step + M::STAGES - 1 < steps) many_fetch(in, shared + last * M::STAGE, step + M::STAGES - 1);
+                copy_commit();
+            }
             if (step + 1 < steps) grouped_weights(a[1 - odd], in, shared + next * M::STAGE);
             group_wait();
-            __syncthreads(); // the next stage has come for everybody, and nobody needs this one
+            __syncthreads(); // nobody needs this step's stage
             last = now;
             now = next;
             next = next + 1 == M::STAGES ? 0 : next + 1;
@@ -1189,11 +1240,12 @@ DEVICE void linear_many(Matrix w, Activations x, u32 rows, float* out, u32 ld, u
     int count = min((u32)ROWS, rows - first_row);
     for (int i = threadIdx.x; i < ROWS; i += M::THREADS) source[i] = first_row + min(i, count - 1);
     __syncthreads();
-    u32 tile_row = blockIdx.x * (2 * WARPS) + threadIdx.x / WARP * 2, last = (outputs + 15) / 16 - 1;
-    ManyInputs<M> in = many_inputs<M>(x, source, w, min(tile_row, last), w, min(tile_row + 1, last));
+    u32 first_tile = blockIdx.x * (2 * WARPS);
+    TilesBeside tiles = {w, first_tile, (outputs + 15) / 16 - 1};
+    ManyInputs<M> in = many_inputs<M>(x, source, tiles);
     float total[2][ROWS / 8][4];
     many_run(total, in, shared, count);
-    many_write<M>(total, source, count, tile_row, outputs, out + column, ld, add);
+    many_write<M>(total, source, count, first_tile + threadIdx.x / WARP * 2, outputs, out + column, ld, add);
 }
 
 #define LINEAR_MANY(NAME, INPUTS, BITS, ROWS, WARPS)                                             \
@@ -1246,8 +1298,8 @@ DEVICE void swiglu_many(Matrix gate, Matrix up, Activations x, u32 rows, u32 wid
     int count = min((u32)ROWS, rows - first_row);
     for (int i = threadIdx.x; i < ROWS; i += M::THREADS) source[i] = first_row + min(i, count - 1);
     __syncthreads();
-    u32 tile_row = blockIdx.x * WARPS + threadIdx.x / WARP;
-    ManyInputs<M> in = many_inputs<M>(x, source, gate, tile_row, up, tile_row);
+    TilesPaired tiles = {{gate, up}, blockIdx.x * WARPS};
+    ManyInputs<M> in = many_inputs<M>(x, source, tiles);
     float total[2][ROWS / 8][4];
     many_run(total, in, shared, count);
     many_swiglu<M>(total, source, count, width, inner, shared);

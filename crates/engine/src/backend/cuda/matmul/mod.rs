@@ -240,8 +240,12 @@ fn many_blocks(dimensions: &Dimensions) -> &'static [ManyBlock] {
 
 /// `MANY_BYTES` of the kernel file: shared memory of a block for many rows.
 pub(super) fn many_bytes(dimensions: &Dimensions, bits: usize, rows: usize, warps: usize) -> usize {
-    let Dimensions { group, pieces, .. } = dimensions;
-    let stages = if rows <= 32 { 4 } else { 3 };
+    let &Dimensions { group, pieces, wide_stages, .. } = dimensions;
+    let stages = match rows {
+        ..=32 => 4,
+        ..=64 => 3,
+        _ => wide_stages,
+    };
     let stage = rows * 128 * pieces + warps * (1024 * (bits / 4) + 8192 / group);
     stages * stage.next_multiple_of(1024)
 }

@@ -354,8 +354,8 @@ DEVICE void experts_many(Matrix gate, Matrix up, Activations x, const u32* order
         source[i] = target[i] / TOPK;
     }
     __syncthreads();
-    u32 tile_row = tile.x * (EXPERT_WIDTH / 16) + blockIdx.x * WARPS + threadIdx.x / WARP;
-    ManyInputs<M> in = many_inputs<M>(x, source, gate, tile_row, up, tile_row);
+    TilesPaired tiles_of = {{gate, up}, tile.x * (EXPERT_WIDTH / 16) + blockIdx.x * WARPS};
+    ManyInputs<M> in = many_inputs<M>(x, source, tiles_of);
     float total[2][ROWS / 8][4];
     many_run(total, in, shared, count);
     many_swiglu<M>(total, target, count, EXPERT_WIDTH, inner, shared);
@@ -385,13 +385,12 @@ DEVICE void experts_many_down(Matrix down, Activations inner, const u32* order, 
     int count = tile.z;
     for (int i = threadIdx.x; i < ROWS; i += M::THREADS) visit[i] = order[tile.y + min(i, count - 1)];
     __syncthreads();
-    u32 tile_row = blockIdx.x * (2 * WARPS) + threadIdx.x / WARP * 2, last = HIDDEN / 16 - 1;
-    u32 base = tile.x * (HIDDEN / 16);
-    ManyInputs<M> in =
-        many_inputs<M>(inner, visit, down, base + min(tile_row, last), down, base + min(tile_row + 1, last));
+    u32 first_tile = blockIdx.x * (2 * WARPS), base = tile.x * (HIDDEN / 16);
+    TilesBeside tiles_of = {down, base + first_tile, base + HIDDEN / 16 - 1};
+    ManyInputs<M> in = many_inputs<M>(inner, visit, tiles_of);
     float total[2][ROWS / 8][4];
     many_run(total, in, shared, count);
-    many_write<M>(total, visit, count, tile_row, HIDDEN, out, HIDDEN, 0);
+    many_write<M>(total, visit, count, first_tile + threadIdx.x / WARP * 2, HIDDEN, out, HIDDEN, 0);
 }
 
 #define EXPERTS_MANY_DOWN(NAME, BITS, ROWS, WARPS)                                               \
