@@ -740,11 +740,17 @@ struct TilesBeside {
     u32 first, last;
 };
 struct TilesPaired {
-    Matrix w[2];
+    Matrix w0, w1;
     u32 first;
 };
-DEVICE const Matrix& tile_matrix(const TilesBeside& tiles, int) { return tiles.w; }
-DEVICE const Matrix& tile_matrix(const TilesPaired& tiles, int o) { return tiles.w[o]; }
+DEVICE Matrix tile_matrix(const TilesBeside& tiles, int) { return tiles.w; }
+DEVICE Matrix tile_matrix(const TilesPaired& tiles, int o) {
+    Matrix w;
+    w.words = o == 0 ? tiles.w0.words : tiles.w1.words;
+    w.affine = o == 0 ? tiles.w0.affine : tiles.w1.affine;
+    w.range = o == 0 ? tiles.w0.range : tiles.w1.range;
+    return w;
+}
 DEVICE u32 tile_row(const TilesBeside& tiles, int warp, int o) {
     return min(tiles.first + 2 * warp + o, tiles.last);
 }
@@ -932,13 +938,22 @@ DEVICE void many_corrections(ManyTotals<M>& totals, const ManyInputs<M>& in, u8*
     #pragma unroll 1
     for (int start = 0; start < M::GROUPS; start += HELD_SUMS) {
         if (start > 0) __syncthreads();
-        for (int i = threadIdx.x; i < M::ROWS * (HELD_SUMS / 2); i += M::THREADS) {
-            int row = i / (HELD_SUMS / 2), pair = i % (HELD_SUMS / 2), group = start + 2 * pair;
-            const float* from = in.sums + (u64)in.source[row] * M::GROUPS + group;
-            float low = group < M::GROUPS ? from[0] * (1.0f / 64.0f) : 0.0f;
-            float high = group + 1 < M::GROUPS ? from[1] * (1.0f / 64.0f) : 0.0f;
-            int at = row * SUMS_STRIDE + pair;
-            split_halves(firsts[at], rests[at], low, high);
+        constexpr int PAIRS = M::ROWS * (HELD_SUMS / 2), OWN = (PAIRS + M::THREADS - 1) / M::THREADS;
+        float low[OWN], high[OWN]; // all on their way at once
+        #pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            int item = i * M::THREADS + threadIdx.x, row = item / (HELD_SUMS / 2);
+            int group = start + item % (HELD_SUMS / 2) * 2;
+            const float* from = in.sums + (u64)in.source[min(row, M::ROWS - 1)] * M::GROUPS + group;
+            low[i] = group < M::GROUPS ? from[0] : 0.0f;
+            high[i] = group + 1 < M::GROUPS ? from[1] : 0.0f;
+        }
+        #pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            int item = i * M::THREADS + threadIdx.x;
+            int at = item / (HELD_SUMS / 2) * SUMS_STRIDE + item % (HELD_SUMS / 2);
+            if (item < PAIRS)
+                split_halves(firsts[at], rests[at], low[i] * (1.0f / 64.0f), high[i] * (1.0f / 64.0f));
         }
         __syncthreads();
         #pragma unroll 1
@@ -1128,15 +1143,9 @@ DEVICE void grouped_steps(ManyTotals<M>& totals, const ManyInputs<M>& in, u8* sh
             int step = pair + odd;
             if (step >= steps) break;
             grouped_step<N>(totals, a[odd], shared + now * M::STAGE);
-            if (M::APART) {
-                if (step + M::STAGES - 1 < steps) many_fetch(in, shared + last * M::STAGE, step + M::STAGES - 1);
-                copy_commit();
-            }
-            grouped_arrival<M, M::STAGES - 2>(in);
-            if (!M::APART) {
-                if (step + M::STAGES - 1 < steps) many_fetch(in, shared + last * M::STAGE, step + M::STAGES - 1);
-                copy_commit();
-            }
+            grouped_arrival<M, M::STAGES - 3>(in);
+            if (step + M::STAGES - 1 < steps) many_fetch(in, shared + last * M::STAGE, step + M::STAGES - 1);
+            copy_commit();
             if (step + 1 < steps) grouped_weights(a[1 - odd], in, shared + next * M::STAGE);
             group_wait();
             __syncthreads(); // nobody needs this step's stage
@@ -1204,29 +1213,62 @@ DEVICE void many_run(float (&total)[2][M::ROWS / 8][4], const ManyInputs<M>& in,
             }
 }
 
-// Writes the tiles to rows `target` of out.
+#define WRITE_ROWS 32 // at a time
+#define WRITE_STRIDE 36 // floats of a row: 32 outputs, and rows in different banks
+
+// Writes the tiles to rows `target` of out, by way of shared memory, so that what lies together is written
+// together; with `add`, adds them.
 template <class M>
 DEVICE void many_write(
     const float (&total)[2][M::ROWS / 8][4],
     const u32* target, // [ROWS] shared
-    int count, u32 tile_row, u32 outputs, float* out, u32 ld, u32 add) {
-    int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    int count, u32 tile_row, u32 outputs, float* out, u32 ld, u32 add, u8* shared) {
+    constexpr int ROWS = M::ROWS < WRITE_ROWS ? M::ROWS : WRITE_ROWS;
+    static_assert(M::WARPS * ROWS * WRITE_STRIDE * 4 <= M::STAGES * M::STAGE, "rows lie in the stages");
+    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    float* held = (float*)shared + threadIdx.x / WARP * (ROWS * WRITE_STRIDE); // the warp's own
+    u32 first = tile_row * 16;
     #pragma unroll
-    for (int n = 0; n < M::ROWS / 8; n++)
+    for (int start = 0; start < M::ROWS; start += ROWS) {
+        if (start >= count) break;
+        __syncwarp();
         #pragma unroll
-        for (int c = 0; c < 2; c++) {
-            int row = n * 8 + t * 2 + c;
-            if (row >= count) continue;
-            float* to = out + (u64)target[row] * ld;
+        for (int n = 0; n < ROWS / 8; n++)
             #pragma unroll
             for (int o = 0; o < 2; o++)
                 #pragma unroll
-                for (int upper = 0; upper < 2; upper++) {
-                    u32 output = (tile_row + o) * 16 + upper * 8 + g;
-                    float value = total[o][n][upper * 2 + c];
-                    if (output < outputs) to[output] = add ? to[output] + value : value;
-                }
+                for (int i = 0; i < 4; i++)
+                    held[(n * 8 + t * 2 + i % 2) * WRITE_STRIDE + o * 16 + i / 2 * 8 + g] =
+                        total[o][start / 8 + n][i];
+        __syncwarp();
+        if ((ld | outputs) % 4 == 0) { // four outputs a lane
+            u32 output = first + lane % 8 * 4;
+            float4 value[ROWS / 4], before[ROWS / 4];
+            #pragma unroll
+            for (int i = 0; i < ROWS / 4; i++) {
+                int row = i * 4 + lane / 8;
+                bool valid = start + row < count && output < outputs;
+                value[i] = *(const float4*)(held + row * WRITE_STRIDE + lane % 8 * 4);
+                before[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (valid && add) before[i] = *(const float4*)(out + (u64)target[start + row] * ld + output);
+            }
+            #pragma unroll
+            for (int i = 0; i < ROWS / 4; i++) {
+                int row = i * 4 + lane / 8;
+                if (start + row < count && output < outputs)
+                    *(float4*)(out + (u64)target[start + row] * ld + output) =
+                        make_float4(before[i].x + value[i].x, before[i].y + value[i].y,
+                                    before[i].z + value[i].z, before[i].w + value[i].w);
+            }
+        } else {
+            #pragma unroll 1
+            for (int row = 0; row < min(ROWS, count - start); row++) {
+                float* to = out + (u64)target[start + row] * ld + first + lane;
+                if (first + lane < outputs)
+                    *to = (add ? *to : 0.0f) + held[row * WRITE_STRIDE + lane];
+            }
         }
+    }
 }
 
 template <int INPUTS, int BITS, int ROWS, int WARPS>
@@ -1245,7 +1287,8 @@ DEVICE void linear_many(Matrix w, Activations x, u32 rows, float* out, u32 ld, u
     ManyInputs<M> in = many_inputs<M>(x, source, tiles);
     float total[2][ROWS / 8][4];
     many_run(total, in, shared, count);
-    many_write<M>(total, source, count, first_tile + threadIdx.x / WARP * 2, outputs, out + column, ld, add);
+    many_write<M>(total, source, count, first_tile + threadIdx.x / WARP * 2, outputs, out + column, ld, add,
+                  shared);
 }
 
 #define LINEAR_MANY(NAME, INPUTS, BITS, ROWS, WARPS)                                             \
@@ -1298,7 +1341,7 @@ DEVICE void swiglu_many(Matrix gate, Matrix up, Activations x, u32 rows, u32 wid
     int count = min((u32)ROWS, rows - first_row);
     for (int i = threadIdx.x; i < ROWS; i += M::THREADS) source[i] = first_row + min(i, count - 1);
     __syncthreads();
-    TilesPaired tiles = {{gate, up}, blockIdx.x * WARPS};
+    TilesPaired tiles = {gate, up, blockIdx.x * WARPS};
     ManyInputs<M> in = many_inputs<M>(x, source, tiles);
     float total[2][ROWS / 8][4];
     many_run(total, in, shared, count);

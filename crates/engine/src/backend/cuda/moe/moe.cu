@@ -354,7 +354,7 @@ DEVICE void experts_many(Matrix gate, Matrix up, Activations x, const u32* order
         source[i] = target[i] / TOPK;
     }
     __syncthreads();
-    TilesPaired tiles_of = {{gate, up}, tile.x * (EXPERT_WIDTH / 16) + blockIdx.x * WARPS};
+    TilesPaired tiles_of = {gate, up, tile.x * (EXPERT_WIDTH / 16) + blockIdx.x * WARPS};
     ManyInputs<M> in = many_inputs<M>(x, source, tiles_of);
     float total[2][ROWS / 8][4];
     many_run(total, in, shared, count);
@@ -390,7 +390,7 @@ DEVICE void experts_many_down(Matrix down, Activations inner, const u32* order, 
     ManyInputs<M> in = many_inputs<M>(inner, visit, tiles_of);
     float total[2][ROWS / 8][4];
     many_run(total, in, shared, count);
-    many_write<M>(total, visit, count, first_tile + threadIdx.x / WARP * 2, HIDDEN, out, HIDDEN, 0);
+    many_write<M>(total, visit, count, first_tile + threadIdx.x / WARP * 2, HIDDEN, out, HIDDEN, 0, shared);
 }
 
 #define EXPERTS_MANY_DOWN(NAME, BITS, ROWS, WARPS)                                               \
