@@ -189,7 +189,7 @@ KERNEL void __launch_bounds__(SOLVE_WARPS * WARP) chunk_solve(
     // keys, queries: [2][CHUNK][KEY_DIM]; later A of each warp's value head: [CHUNK][CHUNK]
     SHARED float4 memory[(KEYS_FLOATS > SOLVE_FLOATS ? KEYS_FLOATS : SOLVE_FLOATS) / 4];
     SHARED float products[2][CHUNK][PRODUCT_LD]; // k_i k_j, q_i k_j
-    start_next();
+    // No early start_next: delta_chunk's few long blocks would share what multiprocessors are free first.
     wait_for_inputs();
 
     // sequence s has the blocks from first_row[s] / CHUNK + s on
@@ -348,7 +348,15 @@ DEVICE float2 columns_max(float2 x) {
     return x;
 }
 
-// Of a power of two that activation_scale gives.
+// Power of two by which numbers up to this magnitude are divided, to lie within [1, 2) * 2^10: halves keep
+// all of their bits, and their rests too. 1 for zero, and for what is not finite.
+DEVICE float held_scale_of(float largest) {
+    u32 exponent = __float_as_uint(largest) >> 23 & 0xff;
+    if (exponent < 12 || exponent == 0xff) return 1.0f;
+    return __uint_as_float((exponent - 10) << 23);
+}
+
+// Of a power of two that held_scale_of gives.
 DEVICE float inverse_of(float scale) { return __uint_as_float(0x7f000000 - __float_as_uint(scale)); }
 
 // The recurrence over all new tokens of a sequence for 32 value dimensions of a head, 8 a warp: the
@@ -430,7 +438,7 @@ KERNEL void __launch_bounds__(128) delta_chunk(
                 largest.y = fmaxf(largest.y, fabsf(state[tile][i + 1]));
             }
         largest = columns_max(largest);
-        float2 held_scale = make_float2(activation_scale(largest.x), activation_scale(largest.y));
+        float2 held_scale = make_float2(held_scale_of(largest.x), held_scale_of(largest.y));
         float2 values[4], decay[4]; // of tokens g + 8i
         #pragma unroll
         for (u32 i = 0; i < 4; i++) {
@@ -445,8 +453,8 @@ KERNEL void __launch_bounds__(128) delta_chunk(
         bound = columns_max(bound);
         // |x| <= |v| + |S|, with |S| <= 12 times its largest element of 128, and |delta| <= CHUNK
         // times that: neither gets near a half's 65504
-        float2 scale = make_float2(activation_scale(16.0f * (bound.x + 12.0f * largest.x)),
-                                   activation_scale(16.0f * (bound.y + 12.0f * largest.y)));
+        float2 scale = make_float2(held_scale_of(16.0f * (bound.x + 12.0f * largest.x)),
+                                   held_scale_of(16.0f * (bound.y + 12.0f * largest.y)));
 
         // S k and S q of all tokens
         Sum by_key[2], by_query[2];

@@ -173,7 +173,7 @@ KERNEL void __launch_bounds__(HEAD_THREADS, 1) conv_gates(
     Factors* factors            // [rows, VALUE_HEADS]
 ) {
     SHARED Lengths parts[CONV_ROWS][KEY_WARPS];
-    start_next();
+    // No early start_next: delta_step's few long blocks would share what multiprocessors are free first.
     u32 thread = threadIdx.x, key_head = blockIdx.y, start = blockIdx.x * CONV_ROWS;
     wait_for_inputs();
 
