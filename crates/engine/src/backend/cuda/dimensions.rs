@@ -210,6 +210,7 @@ mod tests {
             group: 64,
             pieces: 1,
             hidden: 256,
+            wide_stages: 3,
             constants: vec![constant("VOCAB", "320"), constant("A_VOCAB", "1"), constant("B", "2")],
         };
         let unit = dimensions.unit("test", "x[VOCAB]; // not B\n", "", Vec::new());

@@ -116,24 +116,21 @@ DEVICE bool passes(Cut cut, u32 order, u32 index) {
 }
 
 // Cut that `wanted` things pass: the largest, the lowest indices on a tie. `count` gives the number
-// of things in the block that pass a test; all threads call it.
+// of things in the block that pass a cut; all threads call it.
 template <class Count>
 DEVICE Cut cut_after(u32 wanted, Count count) {
     Cut cut = {0, 0xffffffffu};
     u32 passing = 0xffffffffu;
     for (u32 bit = 1u << 31; bit > 0; bit >>= 1) {
-        u32 trial = cut.floor | bit;
-        u32 found = count([&](u32 order, u32) { return order >= trial; });
-        if (found >= wanted) cut.floor = trial, passing = found;
+        Cut trial = {cut.floor | bit, 0xffffffffu};
+        u32 found = count(trial);
+        if (found >= wanted) cut.floor = trial.floor, passing = found;
     }
     if (passing == wanted) return cut;
-    u32 ties = wanted - count([&](u32 order, u32) { return order > cut.floor; });
     cut.end = 0;
     for (u32 bit = 1u << 31; bit > 0; bit >>= 1) {
-        u32 trial = cut.end | bit;
-        u32 found =
-            count([&](u32 order, u32 index) { return order == cut.floor && index < trial; });
-        if (found <= ties) cut.end = trial;
+        Cut trial = {cut.floor, cut.end | bit};
+        if (count(trial) <= wanted) cut.end = trial.end;
     }
     return cut;
 }
@@ -197,12 +194,12 @@ KERNEL void __launch_bounds__(MERGE_THREADS) candidates(
     // the chunks
     Cut cut = {0, 0xffffffffu};
     if (CHUNKS > CHOSEN)
-        cut = cut_after(CHOSEN, [&](auto test) {
+        cut = cut_after(CHOSEN, [&](Cut trial) {
             u32 count = 0;
             #pragma unroll
             for (int round = 0; round < ROUNDS; round++)
                 count += __syncthreads_count(
-                    test(order[round], (u32)(round * MERGE_THREADS + threadIdx.x)));
+                    passes(trial, order[round], (u32)(round * MERGE_THREADS + threadIdx.x)));
             return count;
         });
     #pragma unroll
@@ -242,13 +239,13 @@ KERNEL void __launch_bounds__(MERGE_THREADS) candidates(
         len = keys_len;
         if (len <= KEYS_MAX) break;
         // too many to rank: no more than are wanted
-        cut = cut_after(COUNT, [&](auto test) {
+        cut = cut_after(COUNT, [&](Cut trial) {
             u32 count = 0;
             #pragma unroll
             for (int visit = 0; visit < VISITS; visit++) {
                 #pragma unroll
                 for (int i = 0; i < PER_LANE; i++)
-                    count += test(orders[visit][i], first[visit] + i * WARP);
+                    count += passes(trial, orders[visit][i], first[visit] + i * WARP);
             }
             return block_count(count);
         });
