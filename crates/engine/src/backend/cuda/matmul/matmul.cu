@@ -623,7 +623,8 @@ DEVICE void load_run(float (&x)[8], const float* from) {
 // A block has 64 elements of the width: 4 pairs of tiles, each pair's inputs split SPLIT ways.
 template <int INPUTS, int BITS, int TOKENS, int SPLIT>
 DEVICE void swiglu_few(Matrix gate, Matrix up, Activations x, u32 rows, u32 width, Activations inner) {
-    typedef FewRows<INPUTS, BITS, TOKENS, 2, SPLIT, SPLIT <= 2 && TOKENS <= 8 ? 8 : 4> F;
+    constexpr int FLIGHT = TOKENS > 8 && PIECES == 2 ? 2 : SPLIT <= 2 && TOKENS <= 8 ? 8 : 4;
+    typedef FewRows<INPUTS, BITS, TOKENS, 2, SPLIT, FLIGHT> F;
     SHARED float part[SPLIT][4][2][TOKENS][PART_STRIDE];
     SHARED __align__(16) float product[TOKENS][64 + 4];
     int warp = threadIdx.x / WARP, pair = warp % 4;
