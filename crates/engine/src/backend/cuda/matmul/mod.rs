@@ -243,7 +243,7 @@ pub(super) fn many_bytes(dimensions: &Dimensions, bits: usize, rows: usize, warp
     let &Dimensions { group, pieces, wide_stages, .. } = dimensions;
     let stages = match rows {
         ..=32 => 4,
-        ..=64 => 3,
+        33..=64 => 3,
         _ => wide_stages,
     };
     let stage = rows * 128 * pieces + warps * (1024 * (bits / 4) + 8192 / group);
