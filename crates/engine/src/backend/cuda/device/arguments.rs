@@ -17,7 +17,7 @@ pub enum Argument {
     Activations(Activations),
 }
 
-/// A repacked matrix; see `matmul.cu`.
+/// A repacked matrix; see `matmul/matrix.cu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Matrix {

@@ -13,8 +13,16 @@ use super::{
 };
 use crate::{Error, backend::profile::Op};
 
-/// The kernel file.
-pub(super) const SOURCE: &str = include_str!("matmul.cu");
+/// The kernel files; they are compiled behind [`super::norm::ROW`].
+pub(super) const SOURCE: &str = concat!(
+    include_str!("matrix.cu"),
+    "\n",
+    include_str!("few.cu"),
+    "\n",
+    include_str!("many.cu"),
+    "\n",
+    include_str!("hopper.cu")
+);
 
 /// Most rows of a pass of few rows.
 pub(super) const FEW_ROWS_MAX: usize = 16;

@@ -16,7 +16,7 @@ use crate::{
     model::{MlpShape, Moe, Shape},
 };
 
-/// The kernel file; it is compiled behind matmul.cu.
+/// The kernel file; it is compiled behind [`super::matmul::SOURCE`].
 pub(super) const SOURCE: &str = include_str!("moe.cu");
 
 /// Most rows for which each visit reads its expert for itself.

@@ -1,5 +1,5 @@
 // Mixture of experts: which experts a row visits, their SwiGLU, and the sum of what they say.
-// Compiled after matmul.cu, whose parts it uses.
+// Compiled after the files of matmul, whose parts it uses.
 //
 // A visit is one row at one expert: number row * TOPK + slot, slots by falling score.
 //

@@ -6,7 +6,10 @@ use super::{
 };
 use crate::{Error, backend::profile::Op, model::Shape};
 
-/// The kernel file.
+/// RMSNorm of a row, for other kernel files too.
+pub(super) const ROW: &str = include_str!("row.cu");
+
+/// The kernel file; it is compiled behind [`ROW`].
 pub(super) const SOURCE: &str = include_str!("norm.cu");
 
 impl Pass<'_> {

@@ -1,0 +1,420 @@
+// ---- few rows: the matrix is read once, and nothing else counts --------------------------------
+//
+// The warps of a block split the inputs of the same outputs. A warp asks for its tiles before the
+// activations exist, and holds as many as registers allow. STAGED: as a ring in shared memory holds;
+// the blocks leave registers to each other and to the next kernel.
+
+template <int INPUTS_, int BITS_, int TOKENS_, int TILES_, int SPLIT_, int FLIGHT_ = TOKENS_ <= 8 ? 8 : 4,
+          bool STAGED_ = false>
+struct FewRows {
+    static constexpr int INPUTS = INPUTS_, BITS = BITS_, TOKENS = TOKENS_, TILES = TILES_;
+    static constexpr int STEPS = INPUTS / TILE;
+    static constexpr int SHARE = (STEPS + SPLIT_ - 1) / SPLIT_; // steps of a warp, at most
+    static constexpr bool EVEN = STEPS % SPLIT_ == 0;           // exactly
+    static constexpr int FLIGHT = FLIGHT_ * 4 / BITS / TILES;   // steps that are under way
+    static constexpr int DEPTH = FLIGHT < 1 ? 1 : FLIGHT < SHARE ? FLIGHT : SHARE;
+    static constexpr int BLOCKS = (TOKENS + 7) / 8;             // of columns of the matrix units
+    static constexpr int COLUMNS = TOKENS == 1 ? 1 : 2;         // of them in a lane that count
+    // The offset costs matrix steps for a block of columns instead of subtractions for a tile, and
+    // rounds sums at 2^-24 of some ten times their size: for the default mode.
+    static constexpr bool OFFSET = PIECES == 1;
+    static constexpr bool STAGED = STAGED_;
+    static constexpr int WORDS = BITS / 4 * WARP;               // of a tile, uint4s
+    static constexpr int SLOT = TILES * (WORDS + 4 * TILE_GROUPS); // of the ring, likewise
+    static constexpr int RING = DEPTH * SLOT;                   // of a warp
+
+    Tile<BITS> tile[STAGED ? 1 : DEPTH][TILES];
+    uint4* ring; // shared
+    const uint4* words[TILES];
+    const uint2* affine[TILES];
+    int first, count; // steps of this warp
+    float total[TILES][BLOCKS][2 * COLUMNS]; // (g, 2t), [(g, 2t+1),] (g+8, 2t)[, (g+8, 2t+1)]
+};
+
+template <class F>
+DEVICE void few_load(F& f, int slot, int step) {
+    if constexpr (F::STAGED) {
+        int lane = threadIdx.x % WARP;
+        uint4* to = f.ring + slot * F::SLOT + lane;
+        #pragma unroll
+        for (int o = 0; o < F::TILES; o++) {
+            #pragma unroll
+            for (int i = 0; i < F::BITS / 4; i++)
+                copy_async(to + o * F::WORDS + i * WARP, f.words[o] + (step * (F::BITS / 4) + i) * WARP);
+            if (lane < 4 * TILE_GROUPS)
+                copy_async(to + F::TILES * F::WORDS + o * (4 * TILE_GROUPS),
+                           (const uint4*)f.affine[o] + step * (4 * TILE_GROUPS));
+        }
+    } else {
+        #pragma unroll
+        for (int o = 0; o < F::TILES; o++) {
+            #pragma unroll
+            for (int i = 0; i < F::BITS / 4; i++)
+                f.tile[slot][o].words[i] = load_once(f.words[o] + (step * (F::BITS / 4) + i) * WARP);
+            #pragma unroll
+            for (int q = 0; q < TILE_GROUPS; q++)
+                f.tile[slot][o].affine[q] = load_once(f.affine[o] + (step * TILE_GROUPS + q) * 8);
+        }
+    }
+}
+
+// Of a ring, this lane's part of what was asked for DEPTH steps ago. All lanes of the warp call it.
+template <class F>
+DEVICE void few_staged(F& f, int slot) {
+    int lane = threadIdx.x % WARP;
+    copy_wait<F::DEPTH - 1>();
+    __syncwarp();
+    const uint4* from = f.ring + slot * F::SLOT;
+    #pragma unroll
+    for (int o = 0; o < F::TILES; o++) {
+        #pragma unroll
+        for (int i = 0; i < F::BITS / 4; i++) f.tile[0][o].words[i] = from[o * F::WORDS + i * WARP + lane];
+        #pragma unroll
+        for (int q = 0; q < TILE_GROUPS; q++)
+            f.tile[0][o].affine[q] =
+                ((const uint2*)(from + F::TILES * F::WORDS))[(o * TILE_GROUPS + q) * 8 + lane / 4];
+    }
+}
+
+// What fits beside the only row's activations in 48 KB: tiles of 4 bits that a warp of a ring has under
+// way, FewRows's FLIGHT_. 0: there is no room for a ring.
+DEVICE constexpr int few_flight(int inputs, int bits, int tiles, int warps) {
+    int room = 48 * 1024 - 256 - inputs * 2 * PIECES - inputs / GROUP * 4 - warps * tiles * 80;
+    for (int flight = 8; flight > 0; flight /= 2) {
+        int depth = flight * 4 / bits / tiles;
+        if (warps * (depth < 1 ? 1 : depth) * tiles * (bits * 128 + 64 * TILE_GROUPS) <= room)
+            return flight;
+    }
+    return 0;
+}
+
+// Where the warp with this share of the inputs works.
+template <class F>
+DEVICE void few_share(F& f, int share) {
+    f.first = share * F::SHARE;
+    f.count = F::EVEN ? F::SHARE : min(F::SHARE, F::STEPS - f.first);
+}
+
+template <class F>
+DEVICE void few_tile_row(F& f, int o, Matrix w, u32 tile_row) {
+    int lane = threadIdx.x % WARP;
+    f.words[o] = tile_words<F::INPUTS, F::BITS>(w, tile_row, f.first) + lane;
+    f.affine[o] = tile_affine<F::INPUTS>(w, tile_row, f.first) + (F::STAGED ? lane * 2 : lane / 4);
+}
+
+// Asks for the first weights.
+template <class F>
+DEVICE void few_start(F& f) {
+    #pragma unroll
+    for (int d = 0; d < F::DEPTH; d++) {
+        if (F::EVEN || d < f.count) few_load(f, d, d);
+        if (F::STAGED) copy_commit();
+    }
+}
+
+// Activations of up to TOKENS rows, as one lane reads them. Rows that are not there repeat the last.
+template <int BLOCKS, int COLUMNS>
+struct FewInputs {
+    const uint4* halves;
+    const float* sums;
+    u64 piece; // uint4s to the second piece
+    u32 halves_at[BLOCKS];
+    u32 sums_at[BLOCKS][COLUMNS];
+};
+
+template <class F>
+DEVICE FewInputs<F::BLOCKS, F::COLUMNS> few_inputs(const F& f, Activations x, u32 first_row, u32 rows) {
+    FewInputs<F::BLOCKS, F::COLUMNS> in;
+    int lane = threadIdx.x % WARP;
+    in.halves = (const uint4*)x.halves;
+    in.sums = x.sums;
+    in.piece = (u64)x.rows * (F::INPUTS / 8);
+    #pragma unroll
+    for (int n = 0; n < F::BLOCKS; n++) {
+        u32 row = F::TOKENS == 1 ? first_row : min(first_row + n * 8 + lane / 4, rows - 1);
+        in.halves_at[n] = row * (F::INPUTS / 8) + f.first * (TILE / 8) + lane % 4;
+        #pragma unroll
+        for (int c = 0; c < F::COLUMNS; c++) {
+            row = F::TOKENS == 1 ? first_row : min(first_row + n * 8 + lane % 4 * 2 + c, rows - 1);
+            in.sums_at[n][c] = row * (F::INPUTS / GROUP) + f.first * TILE_GROUPS;
+        }
+    }
+    return in;
+}
+
+// The only row's activations of this warp's share, to shared memory, where no step waits for them.
+template <class F>
+DEVICE void few_own(const F& f, Activations x, u32 row, Activations own) {
+    int lane = threadIdx.x % WARP;
+    #pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const uint4* from = (const uint4*)x.halves + ((u64)p * x.rows + row) * (F::INPUTS / 8);
+        uint4* to = (uint4*)own.halves + p * (F::INPUTS / 8);
+        for (int i = lane; i < f.count * (TILE / 8); i += WARP)
+            to[f.first * (TILE / 8) + i] = from[f.first * (TILE / 8) + i];
+    }
+    const float* sums = x.sums + (u64)row * (F::INPUTS / GROUP);
+    for (int i = lane; i < f.count * TILE_GROUPS; i += WARP)
+        own.sums[f.first * TILE_GROUPS + i] = sums[f.first * TILE_GROUPS + i];
+    __syncwarp();
+}
+
+// One step: TILES tiles times the activations of TILE inputs.
+template <class F>
+DEVICE void few_step(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in, int slot, int step) {
+    uint4 b[PIECES][F::BLOCKS][2];
+    float sum[TILE_GROUPS][F::BLOCKS][F::COLUMNS];
+    #pragma unroll
+    for (int n = 0; n < F::BLOCKS; n++) {
+        #pragma unroll
+        for (int p = 0; p < PIECES; p++) {
+            const uint4* from = in.halves + p * in.piece + in.halves_at[n] + step * (TILE / 8);
+            b[p][n][0] = from[0];
+            b[p][n][1] = from[4];
+        }
+        #pragma unroll
+        for (int c = 0; c < F::COLUMNS; c++)
+            #pragma unroll
+            for (int q = 0; q < TILE_GROUPS; q++)
+                sum[q][n][c] = in.sums[in.sums_at[n][c] + step * TILE_GROUPS + q];
+    }
+
+    #pragma unroll
+    for (int q = 0; q < TILE_GROUPS; q++) {
+        float start[F::BLOCKS][4];
+        #pragma unroll
+        for (int n = 0; n < F::BLOCKS; n++) {
+            #pragma unroll
+            for (int i = 0; i < 4; i++) start[n][i] = 0.0f;
+            if (F::OFFSET)
+                #pragma unroll
+                for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
+                    mma_offset<F::BITS>(start[n], b[0][n][s / 2], s);
+        }
+        #pragma unroll
+        for (int o = 0; o < F::TILES; o++) {
+            u32 a[GROUP_STEPS][4];
+            #pragma unroll
+            for (int s = 0; s < GROUP_STEPS; s++)
+                fragment<F::BITS, F::OFFSET>(a[s], f.tile[slot][o], q * GROUP_STEPS + s);
+            uint2 affine = f.tile[slot][o].affine[q];
+            #pragma unroll
+            for (int n = 0; n < F::BLOCKS; n++) {
+                float d[4] = {0.0f, 0.0f, 0.0f, 0.0f}; // does not wait for `start`
+                #pragma unroll
+                for (int s = 0; s < GROUP_STEPS; s++)
+                    mma_step(d, a[s], b[0][n][(q * GROUP_STEPS + s) / 2], s);
+                #pragma unroll
+                for (int i = 0; i < 4; i++) d[i] += start[n][i];
+#if PIECES == 2
+                float e[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                #pragma unroll
+                for (int s = 0; s < GROUP_STEPS; s++)
+                    mma_step(e, a[s], b[1][n][(q * GROUP_STEPS + s) / 2], s);
+                #pragma unroll
+                for (int i = 0; i < 4; i++) d[i] = fmaf(e[i], 1.0f / 2048.0f, d[i]);
+#endif
+                #pragma unroll
+                for (int c = 0; c < F::COLUMNS; c++) {
+                    add_group<F::BITS>(f.total[o][n][c], d[c], affine.x, sum[q][n][c]);
+                    add_group<F::BITS>(f.total[o][n][F::COLUMNS + c], d[2 + c], affine.y, sum[q][n][c]);
+                }
+            }
+        }
+    }
+}
+
+// All of the warp's steps; afterwards f.total holds its part of the sums.
+template <class F>
+DEVICE void few_run(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in) {
+    #pragma unroll
+    for (int o = 0; o < F::TILES; o++)
+        #pragma unroll
+        for (int n = 0; n < F::BLOCKS; n++)
+            #pragma unroll
+            for (int i = 0; i < 2 * F::COLUMNS; i++) f.total[o][n][i] = 0.0f;
+    #pragma unroll 1
+    for (int base = 0; base < F::SHARE; base += F::DEPTH)
+        #pragma unroll
+        for (int d = 0; d < F::DEPTH; d++) {
+            const bool whole = F::EVEN && F::SHARE % F::DEPTH == 0;
+            if (whole || base + d < f.count) {
+                if (F::STAGED) few_staged(f, d);
+                few_step(f, in, F::STAGED ? 0 : d, base + d);
+                if (F::SHARE > F::DEPTH && base + d + F::DEPTH < f.count) {
+                    if (F::STAGED) __syncwarp(); // the slot has been read
+                    few_load(f, d, base + d + F::DEPTH);
+                }
+            }
+            if (F::STAGED) copy_commit();
+        }
+}
+
+// A tile's part of the sums in shared memory: 16 outputs for each row. The stride keeps the lanes of
+// a store in different banks.
+#define PART_STRIDE 20
+
+template <class F>
+DEVICE void few_part(const F& f, int o, float (*part)[PART_STRIDE]) { // [TOKENS][PART_STRIDE]
+    int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    if (F::TOKENS == 1 && t != 0) return; // all columns are the same
+    #pragma unroll
+    for (int n = 0; n < F::BLOCKS; n++)
+        #pragma unroll
+        for (int c = 0; c < F::COLUMNS; c++) {
+            part[n * 8 + t * 2 + c][g] = f.total[o][n][c] * ACTIVATION_SCALE;
+            part[n * 8 + t * 2 + c][g + 8] = f.total[o][n][F::COLUMNS + c] * ACTIVATION_SCALE;
+        }
+}
+
+// With NORM the only row is the RMSNorm of `residual`, which also goes to x: a launch less.
+template <int INPUTS, int BITS, int TOKENS, int WARPS, int TILES, bool NORM>
+DEVICE void linear_few(Matrix w, const float* residual, const float* gain, Activations x, u32 rows,
+                       float* out, u32 ld, u32 column, u32 outputs, u32 add) {
+    // blocks of few warps are those of matrices that fill the device anyhow
+    constexpr int RING = few_flight(INPUTS, BITS, TILES, WARPS);
+    constexpr bool STAGED = TOKENS == 1 && WARPS > 4 && RING > 0 && (NORM || INPUTS * PIECES <= 4096);
+    constexpr bool HELD = STAGED || NORM;
+    constexpr int FLIGHT = STAGED ? RING : TOKENS > 8 ? 4 : 8;
+    typedef FewRows<INPUTS, BITS, TOKENS, TILES, WARPS, FLIGHT, STAGED> F;
+    SHARED float part[WARPS][TILES][TOKENS][PART_STRIDE];
+    SHARED __align__(16) uint4 ring[STAGED ? WARPS : 1][STAGED ? F::RING : 1];
+    SHARED __align__(16) u16 halves[HELD ? PIECES * INPUTS : 8];
+    SHARED float sums[HELD ? INPUTS / GROUP : 1];
+    int warp = threadIdx.x / WARP;
+    F f;
+    f.ring = ring[STAGED ? warp : 0];
+    few_share(f, warp);
+    u32 tile_rows = (outputs + 15) / 16;
+    #pragma unroll
+    for (int o = 0; o < TILES; o++)
+        few_tile_row(f, o, w, min(blockIdx.x * TILES + o, tile_rows - 1));
+    few_start(f);
+    NormRow<NORM ? WARPS * WARP : HIDDEN> norm;
+    if constexpr (NORM) norm_start(norm, gain);
+    start_next();
+    wait_for_inputs();
+
+    // the results of this thread, and what they are added to
+    constexpr int THREADS = WARPS * WARP, RESULTS = TILES * TOKENS * 16;
+    constexpr int OWN = (RESULTS + THREADS - 1) / THREADS;
+    u32 first_row = blockIdx.y * TOKENS;
+    float* place[OWN];
+    float before[OWN];
+    #pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        u32 at = i * THREADS + threadIdx.x;
+        u32 output = blockIdx.x * (TILES * 16) + at % (TILES * 16), row = first_row + at / (TILES * 16);
+        bool wanted = at < RESULTS && output < outputs && row < rows;
+        place[i] = wanted ? out + (u64)row * ld + column + output : nullptr;
+        before[i] = wanted && add ? *place[i] : 0.0f;
+    }
+
+    Activations own = {halves, sums, 1};
+    if constexpr (NORM) {
+        norm_row(norm, residual, [&](u32 at, const float (&y)[8]) {
+            write_octet(own, 0, HIDDEN, at, y, at < HIDDEN);
+            if (blockIdx.x == 0) write_octet(x, 0, HIDDEN, at, y, at < HIDDEN);
+        });
+        __syncthreads();
+    } else if constexpr (STAGED) {
+        few_own(f, x, first_row, own);
+    }
+    few_run(f, HELD ? few_inputs(f, own, 0, 1) : few_inputs(f, x, first_row, rows));
+    #pragma unroll
+    for (int o = 0; o < TILES; o++) few_part(f, o, part[warp][o]);
+    __syncthreads();
+    #pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        u32 at = i * THREADS + threadIdx.x;
+        if (!place[i]) continue;
+        float sum = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < WARPS; k++) sum += part[k][at % (TILES * 16) / 16][at / (TILES * 16)][at % 16];
+        *place[i] = before[i] + sum;
+    }
+}
+
+#define LINEAR_FEW(NAME, INPUTS, BITS, TOKENS, WARPS, TILES)                                     \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
+        Matrix w,          /* [outputs, INPUTS] */                                               \
+        Activations x,     /* [rows, INPUTS] */                                                  \
+        u32 rows,                                                                                \
+        float* out,        /* [rows, ld]: columns from `column` on */                            \
+        u32 ld, u32 column, u32 outputs,                                                         \
+        u32 add) {         /* 0: out = ; 1: out += */                                            \
+        linear_few<INPUTS, BITS, TOKENS, WARPS, TILES, false>(w, nullptr, nullptr, x, rows, out, \
+                                                              ld, column, outputs, add);         \
+    }
+
+#define LINEAR_FEW_NORM(NAME, BITS, WARPS, TILES)                                                \
+    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
+        Matrix w,              /* [outputs, HIDDEN] */                                           \
+        const float* residual, /* [1, HIDDEN] */                                                 \
+        const float* gain,     /* [HIDDEN] */                                                    \
+        Activations x,         /* [1, HIDDEN]: written */                                        \
+        float* out,            /* [1, ld]: columns from `column` on */                           \
+        u32 ld, u32 column, u32 outputs) {                                                       \
+        linear_few<HIDDEN, BITS, 1, WARPS, TILES, true>(w, residual, gain, x, 1, out, ld,        \
+                                                        column, outputs, 0);                     \
+    }
+
+// Eight elements in a row of shared memory, 16-byte aligned.
+DEVICE void load_run(float (&x)[8], const float* from) {
+    float4 low = ((const float4*)from)[0], high = ((const float4*)from)[1];
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+// ---- few rows, SwiGLU --------------------------------------------------------------------------
+
+// A block has 64 elements of the width: 4 pairs of tiles, each pair's inputs split SPLIT ways.
+template <int INPUTS, int BITS, int TOKENS, int SPLIT>
+DEVICE void swiglu_few(Matrix gate, Matrix up, Activations x, u32 rows, u32 width, Activations inner) {
+    constexpr int FLIGHT = TOKENS > 8 && PIECES == 2 ? 2 : SPLIT <= 2 && TOKENS <= 8 ? 8 : 4;
+    typedef FewRows<INPUTS, BITS, TOKENS, 2, SPLIT, FLIGHT> F;
+    SHARED float part[SPLIT][4][2][TOKENS][PART_STRIDE];
+    SHARED __align__(16) float product[TOKENS][64 + 4];
+    int warp = threadIdx.x / WARP, pair = warp % 4;
+    F f;
+    few_share(f, warp / 4);
+    few_tile_row(f, 0, gate, blockIdx.x * 4 + pair);
+    few_tile_row(f, 1, up, blockIdx.x * 4 + pair);
+    few_start(f);
+    start_next();
+    wait_for_inputs();
+
+    u32 first_row = blockIdx.y * TOKENS;
+    few_run(f, few_inputs(f, x, first_row, rows));
+    few_part(f, 0, part[warp / 4][pair][0]);
+    few_part(f, 1, part[warp / 4][pair][1]);
+    __syncthreads();
+    for (int i = threadIdx.x; i < TOKENS * 64; i += SPLIT * 128) {
+        int row = i / 64, column = i % 64;
+        float g = 0.0f, u = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < SPLIT; k++) {
+            g += part[k][column / 16][0][row][column % 16];
+            u += part[k][column / 16][1][row][column % 16];
+        }
+        product[row][column] = silu(g) * u;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < (TOKENS * 8 + WARP - 1) / WARP * WARP; i += SPLIT * 128) {
+        int row = i / 8;
+        float run[8];
+        load_run(run, &product[min(row, TOKENS - 1)][i % 8 * 8]);
+        write_octet(inner, first_row + row, width, blockIdx.x * 64 + i % 8 * 8, run,
+                  row < TOKENS && first_row + row < rows);
+    }
+}
+
+#define SWIGLU_FEW(NAME, INPUTS, BITS, TOKENS, SPLIT)                                            \
+    KERNEL void __launch_bounds__(SPLIT * 128) NAME(                                             \
+        Matrix gate,         /* [width, INPUTS] */                                               \
+        Matrix up,           /* [width, INPUTS] */                                               \
+        Activations x,       /* [rows, INPUTS] */                                                \
+        u32 rows, u32 width,                                                                     \
+        Activations inner) { /* [rows, width] */                                                 \
+        swiglu_few<INPUTS, BITS, TOKENS, SPLIT>(gate, up, x, rows, width, inner);                \
+    }
