@@ -168,6 +168,31 @@ fn a_cut_that_the_sum_s_error_could_move_asks_for_the_logits() {
 }
 
 #[test]
+fn what_a_bias_takes_from_tokens_that_are_not_seen_counts() {
+    // A bias takes a token away that is no candidate. With what is left two tokens reach top-p, with
+    // the sum as it was they do not.
+    let logits: Vec<f32> = (0..200).map(|id| if id < 3 { 2.0 } else { 0.0 }).collect();
+    let share = |others: f64| 2.0 * 2.0_f64.exp() / (3.0 * 2.0_f64.exp() + others);
+    let top_p = (0.5 * (share(196.0) + share(197.0))) as f32;
+    let candidates = Candidates::of(&logits, 1.0);
+    assert!(candidates.best().iter().all(|candidate| candidate.id != 150));
+    let mut workspace = Workspace::default();
+    let mut refused = 0;
+    for seed in 0..200 {
+        let logit_bias = vec![(150, -100.0)];
+        let sampling =
+            Sampling { temperature: 1.0, top_p, seed: Some(seed), logit_bias, ..greedy() };
+        let expected = Sampler::new(sampling.clone(), None).next_of_logits(&logits, &mut workspace);
+        let mut sampler = Sampler::new(sampling, None);
+        match sampler.next(Scores::Candidates(&candidates), logits.len(), &mut workspace) {
+            Ok(token) => assert_eq!(token, expected, "seed {seed}"),
+            Err(NeedsLogits) => refused += 1,
+        }
+    }
+    assert!(refused > 0, "every draw was certain");
+}
+
+#[test]
 fn what_raises_logits_or_ranks_more_asks_for_the_logits() {
     let wants = |sampling| Sampler::new(sampling, None).wants();
     let warm = Sampling { temperature: 0.5, top_k: CANDIDATES_MAX, ..greedy() };
