@@ -103,10 +103,7 @@ pub(super) fn footprint(shape: &Shape, options: &BackendOptions, tokens: usize) 
     Footprint {
         scratch: Scratch::bytes(shape, precision, BATCH_TOKENS_MAX, workers),
         sequence: bytes_for(&kv, &StateLayout::new(shape), tokens),
-        kv_dtype: match precision {
-            Precision::Default => "float16",
-            Precision::Exact => "float32",
-        },
+        kv_dtype: kv.dtype(),
     }
 }
 
@@ -163,10 +160,7 @@ impl Backend for Cpu {
     }
 
     fn forward(&mut self, batch: &Batch<'_>, logits: &mut Logits) -> Result<(), Error> {
-        batch.check(self.shape.vocab, BATCH_TOKENS_MAX, |id| {
-            let history = self.sequences.history(self.sequences.index(id)?);
-            Ok((history.len, history.context))
-        })?;
+        self.sequences.check(batch, self.shape.vocab, BATCH_TOKENS_MAX)?;
         self.sequences.grow(batch)?;
         let out = logits.resize(batch.logit_rows(), self.shape.vocab);
         self.run(batch, out);

@@ -362,10 +362,7 @@ pub(super) fn footprint(shape: &Shape, options: &BackendOptions, tokens: usize) 
     Footprint {
         scratch: scratch::bytes(shape, GROUP_MIN, pieces, batch_tokens(shape), SEQUENCES_MAX),
         sequence: bytes_for(&kv, &state_layout(shape), tokens),
-        kv_dtype: match options.precision {
-            Precision::Default => "float16",
-            Precision::Exact => "float32",
-        },
+        kv_dtype: kv.dtype(),
     }
 }
 
@@ -428,10 +425,7 @@ impl Backend for Cuda {
     }
 
     fn forward(&mut self, batch: &Batch<'_>, logits: &mut Logits) -> Result<(), Error> {
-        batch.check(self.shape.vocab, self.batch_tokens_max(), |id| {
-            let history = self.sequences.history(self.sequences.index(id)?);
-            Ok((history.len, history.context))
-        })?;
+        self.sequences.check(batch, self.shape.vocab, self.batch_tokens_max())?;
         if batch.rows.len() > SEQUENCES_MAX {
             return Err(Error::Batch {
                 row: SEQUENCES_MAX,

@@ -22,6 +22,11 @@ pub(super) struct Pass<'a> {
     pub(super) trace: Option<&'a Trace>,
 }
 
+/// Threads of a block for a row of `width` elements, eight a thread, as kernel files have it.
+pub(super) fn row_threads(width: usize) -> usize {
+    (width / 8).next_multiple_of(32).min(1024)
+}
+
 impl Pass<'_> {
     /// The launches from now on are this stage's.
     pub(super) fn enter(&self, stage: Stage) {

@@ -2,7 +2,7 @@
 //! on it.
 
 use super::{
-    device::Device,
+    device::{Device, unavailable},
     dimensions::{TILE_INPUTS, linears},
 };
 use crate::{
@@ -108,8 +108,4 @@ fn check_alike<'a>(
             other.bits
         ))),
     }
-}
-
-fn unavailable(problem: String) -> Error {
-    Error::BackendUnavailable { backend: "cuda".into(), problem }
 }

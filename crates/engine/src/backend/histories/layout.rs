@@ -40,6 +40,14 @@ impl KvLayout {
         }
     }
 
+    /// What an element is.
+    pub(crate) fn dtype(&self) -> &'static str {
+        match self.element_bytes {
+            2 => "float16",
+            _ => "float32",
+        }
+    }
+
     /// Bytes of one head's keys (or values) for a page's tokens.
     pub(crate) fn run_bytes(&self) -> usize {
         PAGE_TOKENS * self.head_dim * self.element_bytes

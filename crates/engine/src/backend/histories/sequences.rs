@@ -116,6 +116,22 @@ impl<M: Memory> Sequences<M> {
         &mut self.open[index].1
     }
 
+    /// Refuses a batch that the sequences cannot take; see [`Batch::check`].
+    ///
+    /// # Errors
+    /// With the row and what is wrong about it.
+    pub(crate) fn check(
+        &self,
+        batch: &Batch<'_>,
+        vocab: usize,
+        tokens: usize,
+    ) -> Result<(), Error> {
+        batch.check(vocab, tokens, |id| {
+            let history = self.history(self.index(id)?);
+            Ok((history.len, history.context))
+        })
+    }
+
     /// Gives every sequence of a checked batch the pages for its new tokens, none of which is
     /// shared from its present end on. Lengths stay.
     ///

@@ -5,14 +5,15 @@ mod tests;
 
 use super::{
     device::{Address, Kernel},
-    pass::Pass,
+    pass::{Pass, row_threads},
     profile::Amount,
     scratch::delta_net_width,
+    state_layout,
     weights::DeviceDeltaNet,
 };
 use crate::{
     Error,
-    backend::{histories::StateLayout, profile::Op},
+    backend::profile::Op,
     model::{DELTA_FLOP, DeltaNetShape, Shape},
 };
 
@@ -82,9 +83,7 @@ impl Pass<'_> {
         self.norm_project(Op::InProj, gain, &weights.input, projected, width)?;
 
         // conv, gates, state, gated norm
-        let layout =
-            StateLayout { conv_len: conv_state_len(self.shape), ..StateLayout::new(self.shape) };
-        let state_at = layout.layer_at(layer) as u64;
+        let state_at = state_layout(self.shape).layer_at(layer) as u64;
         if self.one_row_each()
             && self.shape.delta_net.value_dim.is_multiple_of(self.dimensions.group)
         {
@@ -189,7 +188,7 @@ impl Pass<'_> {
             Op::GatedNorm,
             kernels.gated_norm,
             [rows, 1, 1],
-            (shape.value_width() / 8).next_multiple_of(32).min(1024),
+            row_threads(shape.value_width()),
             0,
             &[
                 scratch.read.into(),

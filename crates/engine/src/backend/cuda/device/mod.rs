@@ -17,6 +17,11 @@ pub use arguments::{Activations, Argument, Matrix};
 
 use crate::Error;
 
+/// No device that can run the model, and what is missing.
+pub(super) fn unavailable(problem: String) -> Error {
+    Error::BackendUnavailable { backend: "cuda".into(), problem }
+}
+
 /// Address in the device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(transparent)]

@@ -1,7 +1,10 @@
 //! Stage `embed`: each row's token gives its row of the residual stream.
 
-use super::{pass::Pass, weights::Embedding};
-use crate::{Error, backend::profile::Op, model::Shape};
+use super::{
+    pass::{Pass, row_threads},
+    weights::Embedding,
+};
+use crate::{Error, backend::profile::Op};
 
 /// The kernel file.
 pub(super) const SOURCE: &str = include_str!("embed.cu");
@@ -23,7 +26,7 @@ impl Pass<'_> {
             weights.biases.into(),
             self.scratch.x.into(),
         ];
-        let block = threads(self.shape);
+        let block = row_threads(self.shape.hidden);
         let (kernel, rows) = (self.kernels.embed.embed, self.plan.rows);
         let work = (Op::Rows, weights.amount.times(rows));
         self.launch(work, kernel, [rows, 1, 1], block, 0, &arguments)
@@ -46,9 +49,4 @@ impl Pass<'_> {
         let kernel = self.kernels.embed.rope_table;
         self.launch(Op::RopeTable, kernel, grid, TURN_THREADS, 0, &arguments)
     }
-}
-
-/// `EMBED_THREADS` of the kernel file: eight elements a thread.
-fn threads(shape: &Shape) -> usize {
-    (shape.hidden / 8).next_multiple_of(32).min(1024)
 }

@@ -2,9 +2,9 @@
 
 use super::{
     device::{Address, Argument},
-    pass::Pass,
+    pass::{Pass, row_threads},
 };
-use crate::{Error, backend::profile::Op, model::Shape};
+use crate::{Error, backend::profile::Op};
 
 /// RMSNorm of a row, for other kernel files too.
 pub(super) const ROW: &str = include_str!("row.cu");
@@ -32,12 +32,7 @@ impl Pass<'_> {
         gain: Address,
     ) -> Result<(), Error> {
         let arguments = [self.scratch.x.into(), pick, gain.into(), self.scratch.normed.into()];
-        let block = threads(self.shape);
+        let block = row_threads(self.shape.hidden);
         self.launch(Op::Norm, self.kernels.norm, [rows, 1, 1], block, 0, &arguments)
     }
-}
-
-/// `NORM_THREADS` of the kernel file: eight elements a thread.
-fn threads(shape: &Shape) -> usize {
-    (shape.hidden / 8).next_multiple_of(32).min(1024)
 }

@@ -14,7 +14,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::{
-    super::Unit,
+    super::{Unit, unavailable},
     library::{Handle, Nvrtc, Status},
 };
 use crate::Error;
@@ -313,10 +313,6 @@ fn write_cached(path: &Path, code: &[u8]) -> std::io::Result<()> {
 /// Text of this program's own, which holds no zero bytes.
 fn c_string(text: String) -> CString {
     CString::new(text).expect("source code and options hold no zero bytes")
-}
-
-fn unavailable(problem: String) -> Error {
-    Error::BackendUnavailable { backend: "cuda".into(), problem }
 }
 
 #[cfg(test)]

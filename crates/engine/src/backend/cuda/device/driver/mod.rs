@@ -21,7 +21,7 @@ use self::{
         PROGRAMMATIC_SERIALIZATION, SHARED_PER_BLOCK, STREAM_NON_BLOCKING, Status,
     },
 };
-use super::{Address, Device, DeviceMemory, Graph, Kernel, Launch, Unit};
+use super::{Address, Device, DeviceMemory, Graph, Kernel, Launch, Unit, unavailable};
 use crate::Error;
 
 /// Bytes of each of the two pinned buffers.
@@ -532,8 +532,4 @@ impl Cuda {
             };
         format!("{}: {}", text(self.error_name), text(self.error_string))
     }
-}
-
-fn unavailable(problem: String) -> Error {
-    Error::BackendUnavailable { backend: "cuda".into(), problem }
 }
