@@ -17,6 +17,47 @@ pub struct Weights {
     pub head: Linear,
 }
 
+impl Weights {
+    /// Every matrix that is multiplied with, and its role as checkpoints name it: all but
+    /// [`Weights::embed`].
+    pub fn products(&self) -> impl Iterator<Item = (&'static str, &Linear)> {
+        let layers = self.layers.iter().flat_map(|layer| {
+            let mut all = match &layer.mixer {
+                Mixer::DeltaNet(mixer) => vec![
+                    ("in_proj_qkv", &mixer.in_proj_qkv),
+                    ("in_proj_z", &mixer.in_proj_z),
+                    ("in_proj_b", &mixer.in_proj_b),
+                    ("in_proj_a", &mixer.in_proj_a),
+                    ("out_proj", &mixer.out_proj),
+                ],
+                Mixer::Attention(mixer) => vec![
+                    ("q_proj", &mixer.q_proj),
+                    ("k_proj", &mixer.k_proj),
+                    ("v_proj", &mixer.v_proj),
+                    ("o_proj", &mixer.o_proj),
+                ],
+            };
+            let swiglu = match &layer.mlp {
+                Mlp::Dense(mlp) => mlp,
+                Mlp::Moe(moe) => {
+                    all.extend([("router", &moe.router), ("shared_expert_gate", &moe.shared_gate)]);
+                    let Experts { gate, up, down } = &moe.experts;
+                    let experts = gate.iter().chain(up).chain(down);
+                    all.extend(experts.map(|matrix| ("switch_mlp", matrix)));
+                    &moe.shared
+                }
+            };
+            all.extend([
+                ("gate_proj", &swiglu.gate),
+                ("up_proj", &swiglu.up),
+                ("down_proj", &swiglu.down),
+            ]);
+            all
+        });
+        layers.chain([("head", &self.head)])
+    }
+}
+
 /// One layer: `h = x + mixer(norm(x))`, `y = h + mlp(norm(h))`.
 #[derive(Debug, Clone)]
 pub struct Layer {

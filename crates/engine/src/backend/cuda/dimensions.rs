@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::device::Unit;
 use crate::{
     backend::{CANDIDATES_MAX, Precision, histories::PAGE_TOKENS},
-    model::{Linear, Mixer, MixerKind, Mlp, MlpShape, Shape, Weights},
+    model::{MixerKind, MlpShape, Shape, Weights},
 };
 
 /// What every kernel file starts with.
@@ -52,7 +52,7 @@ impl Dimensions {
         shared_per_block: usize,
     ) -> Self {
         let wide_stages = if shared_per_block >= SHARED_LARGE { 5 } else { 3 };
-        let group = linears(weights).map(|linear| linear.group).min().unwrap_or(GROUP_MAX);
+        let group = weights.products().map(|(_, linear)| linear.group).min().unwrap_or(GROUP_MAX);
         let group = group.min(GROUP_MAX);
         let pieces = Self::pieces_for(precision);
         let kv_float = (precision == Precision::Exact).into();
@@ -174,28 +174,6 @@ pub(super) fn columns<const N: usize>(widths: [usize; N]) -> [usize; N] {
         at += width.next_multiple_of(TILE_OUTPUTS);
         start
     })
-}
-
-/// Every matrix that is multiplied with.
-pub(super) fn linears(weights: &Weights) -> impl Iterator<Item = &Linear> {
-    let layers = weights.layers.iter().flat_map(|layer| {
-        let mut all: Vec<&Linear> = match &layer.mixer {
-            Mixer::DeltaNet(w) => {
-                vec![&w.in_proj_qkv, &w.in_proj_z, &w.in_proj_b, &w.in_proj_a, &w.out_proj]
-            }
-            Mixer::Attention(w) => vec![&w.q_proj, &w.k_proj, &w.v_proj, &w.o_proj],
-        };
-        match &layer.mlp {
-            Mlp::Dense(w) => all.extend([&w.gate, &w.up, &w.down]),
-            Mlp::Moe(w) => {
-                all.extend([&w.router, &w.shared_gate]);
-                all.extend([&w.shared.gate, &w.shared.up, &w.shared.down]);
-                all.extend(w.experts.gate.iter().chain(&w.experts.up).chain(&w.experts.down));
-            }
-        }
-        all
-    });
-    layers.chain([&weights.head])
 }
 
 #[cfg(test)]

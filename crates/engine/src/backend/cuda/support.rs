@@ -3,7 +3,7 @@
 
 use super::{
     device::{Device, unavailable},
-    dimensions::{TILE_INPUTS, linears},
+    dimensions::TILE_INPUTS,
 };
 use crate::{
     Error,
@@ -48,10 +48,10 @@ pub(super) fn check(shape: &Shape, weights: &Weights) -> Result<(), Error> {
             return refuse(format!("{experts_per_token} experts a token: takes up to {TOP_K_MAX}"));
         }
     }
-    for linear in linears(weights) {
+    for (role, linear) in weights.products() {
         if !linear.inputs.is_multiple_of(TILE_INPUTS) {
             return refuse(format!(
-                "a matrix with {} inputs: takes multiples of {TILE_INPUTS}",
+                "{role} with {} inputs: takes multiples of {TILE_INPUTS}",
                 linear.inputs
             ));
         }

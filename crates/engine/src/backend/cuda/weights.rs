@@ -126,7 +126,7 @@ pub(super) fn bytes(weights: &Weights, group: usize) -> usize {
         let elements = linear.outputs.next_multiple_of(TILE_OUTPUTS) * linear.inputs;
         elements * linear.bits / 8 + elements / group * 4
     };
-    let matrices: usize = super::dimensions::linears(weights).map(repacked).sum();
+    let matrices: usize = weights.products().map(|(_, linear)| repacked(linear)).sum();
     matrices + weights.embed.size_bytes() + STAGED_BYTES
 }
 
