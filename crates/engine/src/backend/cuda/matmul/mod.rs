@@ -6,9 +6,10 @@
 use std::{collections::BTreeMap, fmt::Write};
 
 use super::{
-    device::{Activations, Address, Device, Kernel},
+    device::{Activations, Address, Argument, Device, Kernel},
     dimensions::{Dimensions, TILE_INPUTS, TILE_OUTPUTS},
     pass::Pass,
+    profile::Amount,
     weights::{DeviceSwiglu, Part, Projection},
 };
 use crate::{Error, backend::profile::Op};
@@ -361,40 +362,45 @@ impl Pass<'_> {
         width: usize,
     ) -> Result<(), Error> {
         let rows = self.plan.rows;
-        let kernels: Option<Vec<_>> = projection
-            .parts
-            .iter()
-            .map(|part| {
-                let outputs = part.outputs.min(width - part.column);
-                let key = Key::new(part.inputs, part.bits, outputs);
-                Some((part, outputs, key, self.kernels.matmul.linear[&key].norm?))
-            })
-            .collect();
-        let Some(kernels) = kernels.filter(|_| rows == 1) else {
-            self.norm(gain)?;
-            return self.project(op, projection, self.scratch.normed, rows, out, width);
-        };
-        for (part, outputs, key, kernel) in kernels {
-            let tiles = outputs.div_ceil(TILE_OUTPUTS).div_ceil(key.few_tiles(1));
-            self.launch(
-                (op, part.amount),
-                kernel,
-                [tiles, 1, 1],
-                32 * key.few_warps(),
-                0,
-                &[
-                    part.matrix.into(),
-                    self.scratch.x.into(),
-                    gain.into(),
-                    self.scratch.normed.into(),
-                    out.into(),
-                    (width as u32).into(),
-                    (part.column as u32).into(),
-                    (outputs as u32).into(),
-                ],
-            )?;
+        let norms = |part| self.product(part, width).2.norm.is_some();
+        if rows == 1 && projection.parts.iter().all(norms) {
+            let mut parts = projection.parts.iter();
+            return parts.try_for_each(|part| self.linear_norm(op, part, gain, out, width));
         }
-        Ok(())
+        self.norm(gain)?;
+        self.project(op, projection, self.scratch.normed, rows, out, width)
+    }
+
+    /// The outputs that count where rows of the result are `width` long, and the kernels for them.
+    fn product(&self, part: &Part, width: usize) -> (usize, Key, &Variants) {
+        let outputs = part.outputs.min(width - part.column);
+        let key = Key::new(part.inputs, part.bits, outputs);
+        (outputs, key, &self.kernels.matmul.linear[&key])
+    }
+
+    /// The only row, which the kernel norms by itself.
+    fn linear_norm(
+        &self,
+        op: Op,
+        part: &Part,
+        gain: Address,
+        out: Address,
+        width: usize,
+    ) -> Result<(), Error> {
+        let (outputs, key, kernels) = self.product(part, width);
+        let kernel = kernels.norm.expect("made for this matrix");
+        let tiles = outputs.div_ceil(TILE_OUTPUTS).div_ceil(key.few_tiles(1));
+        let arguments = [
+            part.matrix.into(),
+            self.scratch.x.into(),
+            gain.into(),
+            self.scratch.normed.into(),
+            out.into(),
+            (width as u32).into(),
+            (part.column as u32).into(),
+            (outputs as u32).into(),
+        ];
+        self.launch((op, part.amount), kernel, [tiles, 1, 1], 32 * key.few_warps(), 0, &arguments)
     }
 
     /// Adds the product to the residual stream.
@@ -421,9 +427,7 @@ impl Pass<'_> {
         (out, width): (Address, usize),
         add: bool,
     ) -> Result<(), Error> {
-        let outputs = part.outputs.min(width - part.column);
-        let key = Key::new(part.inputs, part.bits, outputs);
-        let kernels = &self.kernels.matmul.linear[&key];
+        let (outputs, key, kernels) = self.product(part, width);
         let arguments = [
             part.matrix.into(),
             x.into(),
@@ -441,11 +445,22 @@ impl Pass<'_> {
             let grid = [tiles, rows.div_ceil(at_once), 1];
             return self.launch(work, kernel, grid, 32 * key.few_warps(), 0, &arguments);
         }
-        let shared =
-            |block: ManyBlock| many_bytes(self.dimensions, part.bits, block.rows, block.warps);
+        self.launch_many(work, kernels, part.bits, [outputs, rows], &arguments)
+    }
+
+    /// Many rows, with the block that suits them.
+    fn launch_many(
+        &self,
+        work: (Op, Amount),
+        kernels: &Variants,
+        bits: usize,
+        [outputs, rows]: [usize; 2],
+        arguments: &[Argument],
+    ) -> Result<(), Error> {
+        let shared = |block: ManyBlock| many_bytes(self.dimensions, bits, block.rows, block.warps);
         let (kernel, block) = kernels.many(outputs, rows, self.device, shared);
         let grid = [block.columns(outputs), rows.div_ceil(block.rows), 1];
-        self.launch(work, kernel, grid, 32 * block.warps, shared(block), &arguments)
+        self.launch(work, kernel, grid, 32 * block.warps, shared(block), arguments)
     }
 
     /// `inner = silu(gate(x)) * up(x)` for every row.
@@ -476,12 +491,7 @@ impl Pass<'_> {
             let grid = [weights.width / TILE_INPUTS, rows.div_ceil(at_once), 1];
             return self.launch(work, kernel, grid, 128 * key.split(), 0, &arguments);
         }
-        let outputs = 2 * weights.width;
-        let shared =
-            |block: ManyBlock| many_bytes(self.dimensions, weights.bits, block.rows, block.warps);
-        let (kernel, block) = kernels.many(outputs, rows, self.device, shared);
-        let grid = [block.columns(outputs), rows.div_ceil(block.rows), 1];
-        self.launch(work, kernel, grid, 32 * block.warps, shared(block), &arguments)
+        self.launch_many(work, kernels, weights.bits, [2 * weights.width, rows], &arguments)
     }
 
     /// The last matrix of a SwiGLU: into `out` [rows, hidden], or added to it.
