@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use calla_chat::{Model, ModelOptions, SamplingOverrides};
+use calla_chat::{ChatError, Model, ModelText, SamplingOverrides};
 use calla_engine::{
     Engine, EngineConfig,
     backend::{Backend, select},
@@ -86,9 +86,9 @@ pub(crate) fn folder(model: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// The name on the hub, unless there is a folder of that name.
+/// The name on the hub, unless there is a folder of that name, or a link that leads nowhere.
 fn pulled_name(model: &Path) -> Option<RepoName> {
-    if model.exists() { None } else { model.to_str()?.parse().ok() }
+    if model.symlink_metadata().is_ok() { None } else { model.to_str()?.parse().ok() }
 }
 
 /// A checkpoint that fits, on no device yet.
@@ -126,15 +126,39 @@ fn open_for(
     Ok(Opened { checkpoint, grant, start })
 }
 
-/// The first part of [`load_chat`]: takes no time, and finds nearly all that can be wrong.
+/// What [`Opened`] is to [`Loaded`], with the text side.
+pub(crate) struct OpenedChat {
+    opened: Opened,
+    text: ModelText,
+}
+
+/// The first part of [`load_chat`]: takes little time, and finds nearly all that can be wrong.
+/// `sampling` is what requests get that do not say.
 pub(crate) fn open_chat(
     model: &ModelArgs,
     backend: &BackendArgs,
     engine: &EngineConfig,
+    sampling: SamplingOverrides,
     verbose: u8,
-) -> Result<Opened, Error> {
-    open_for(model, backend, verbose, |shape| {
+) -> Result<OpenedChat, Error> {
+    let opened = open_for(model, backend, verbose, |shape| {
         check_context(engine, shape.context_max).map(|()| Demand::of(engine))
+    })?;
+    let text = text(&model.source()?, &opened.checkpoint.shape, sampling)?;
+    Ok(OpenedChat { opened, text })
+}
+
+/// The text side of a checkpoint; an error says whose.
+pub(crate) fn text(
+    source: &Source,
+    shape: &Shape,
+    sampling: SamplingOverrides,
+) -> Result<ModelText, Error> {
+    ModelText::load(source, shape, sampling).map_err(|error| match error {
+        // It has the whole path.
+        ChatError::Engine(error) => error.into(),
+        ChatError::Request { .. } => error.into(),
+        error => Error::File { path: source.path(), problem: error.to_string() },
     })
 }
 
@@ -154,18 +178,20 @@ impl Opened {
         output::note(verbose, &line);
         Ok(Loaded { checkpoint, backend, grant, load })
     }
+}
 
-    /// The second part of [`load_chat`]. `sampling` is what requests get that do not say.
-    pub(crate) fn load_chat(
+impl OpenedChat {
+    /// The second part of [`load_chat`].
+    pub(crate) fn load(
         self,
         model: &ModelArgs,
         backend: &BackendArgs,
         mut engine: EngineConfig,
-        sampling: SamplingOverrides,
         verbose: u8,
     ) -> Result<Model, Error> {
+        let Self { opened, text } = self;
         let demand = Demand::of(&engine);
-        let Loaded { checkpoint, backend, grant, .. } = self.load(model, backend, verbose)?;
+        let Loaded { checkpoint, backend, grant, .. } = opened.load(model, backend, verbose)?;
         let context_max = checkpoint.shape.context_max;
         if engine.context_tokens.is_none() && grant.context < context_max {
             output::warn(&format!(
@@ -181,9 +207,7 @@ impl Opened {
         }
         engine.context_tokens = engine.context_tokens.or(Some(grant.context));
         engine.cache_bytes = grant.cache_bytes as usize;
-        let engine = Engine::start(backend, engine)?;
-        let options = ModelOptions { name: model.name(), sampling };
-        Ok(Model::load(&model.source()?, &checkpoint.shape, engine, options)?)
+        Ok(Model::new(model.name(), text, Engine::start(backend, engine)?))
     }
 }
 
@@ -218,8 +242,8 @@ pub(crate) fn load_chat(
     sampling: SamplingOverrides,
     verbose: u8,
 ) -> Result<Model, Error> {
-    let opened = open_chat(model, backend, &engine, verbose)?;
-    opened.load_chat(model, backend, engine, sampling, verbose)
+    let opened = open_chat(model, backend, &engine, sampling, verbose)?;
+    opened.load(model, backend, engine, verbose)
 }
 
 /// Refuses a context that the model cannot hold, or that holds no answer.

@@ -8,7 +8,7 @@ use tokio::runtime::Builder;
 use crate::{
     args::ServeArgs,
     error::Error,
-    model::{self, Opened},
+    model::{self, OpenedChat},
     small_file,
 };
 
@@ -24,13 +24,12 @@ pub(crate) fn run(args: ServeArgs, verbose: u8) -> Result<(), Error> {
         drain_grace: Duration::from_secs(args.drain_seconds),
         ..ServerConfig::default()
     };
-    // A model that is not there or does not fit is noticed before the port opens.
+    // A model that is not there, cannot talk or does not fit is noticed before the port opens.
     let opened = open(&args, verbose)?;
     let runtime = Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
     let load = move || {
-        let ServeArgs { model, backend, engine, cache, sampling, .. } = &args;
-        let engine = engine.config(Some(cache));
-        Ok(opened.load_chat(model, backend, engine, sampling.overrides(), verbose)?)
+        let ServeArgs { model, backend, engine, cache, .. } = &args;
+        Ok(opened.load(model, backend, engine.config(Some(cache)), verbose)?)
     };
     let served = runtime.block_on(calla_server::serve(config, load));
     // A model that still loads cannot be stopped; it ends with the process.
@@ -38,9 +37,10 @@ pub(crate) fn run(args: ServeArgs, verbose: u8) -> Result<(), Error> {
     Ok(served?)
 }
 
-fn open(args: &ServeArgs, verbose: u8) -> Result<Opened, Error> {
-    let ServeArgs { model, backend, engine, cache, .. } = args;
-    model::open_chat(model, backend, &engine.config(Some(cache)), verbose)
+fn open(args: &ServeArgs, verbose: u8) -> Result<OpenedChat, Error> {
+    let ServeArgs { model, backend, engine, cache, sampling, .. } = args;
+    let engine = engine.config(Some(cache));
+    model::open_chat(model, backend, &engine, sampling.overrides(), verbose)
 }
 
 /// The key from the flag, the environment or a file.

@@ -1,8 +1,8 @@
 //! A conversation in; reasoning, content and tool calls out. Steps 2 to 8 of a request's way, and
 //! the only place where text and tokens meet.
 //!
-//! Objects: a [`Model`] is a loaded checkpoint ready to talk (tokenizer, chat template, a running
-//! engine, the defaults that its publisher gives). [`Model::chat`] takes a [`ChatRequest`],
+//! Objects: a [`Model`] is a loaded checkpoint ready to talk: its [`ModelText`] (tokenizer, chat
+//! template, the defaults that its publisher gives) and a running engine. [`Model::chat`] takes a [`ChatRequest`],
 //! [`Model::complete`] a [`CompletionRequest`]; both give a [`ChatStream`], which the caller owns.
 //! Dropping it cancels the generation. Callers must not know the template, the markers in the
 //! model's output or which token ids stand for what.
@@ -26,7 +26,7 @@ pub use answer::{Answer, AnswerCall};
 pub use error::ChatError;
 pub use id::random_id;
 pub use message::{Message, Role, ToolCall};
-pub use model::{Model, ModelOptions};
+pub use model::{Model, ModelText};
 pub use renderer::Renderer;
 pub use request::{ChatRequest, CompletionRequest, GenerationOptions, Prompt};
 pub use sampling::{SamplingDefaults, SamplingOverrides, SamplingSource};

@@ -24,19 +24,15 @@ pub struct Model {
     inner: Arc<Inner>,
 }
 
-/// What a model can be told when it is made.
-#[derive(Debug, Clone, Default)]
-pub struct ModelOptions {
-    /// The name that clients see.
-    pub name: String,
-    /// Sampling values that win over the publisher's, and lose against a request's.
-    pub sampling: SamplingOverrides,
-}
-
 struct Inner {
     name: String,
     loaded_unix_s: u64,
     engine: Engine,
+    text: ModelText,
+}
+
+/// Everything of a [`Model`] but its engine: read and checked before any weight is loaded.
+pub struct ModelText {
     renderer: Renderer,
     stop_ids: Vec<u32>,
     sampling: SamplingDefaults,
@@ -44,9 +40,9 @@ struct Inner {
     thinks_by_default: bool,
 }
 
-impl Model {
-    /// Reads what text needs from the checkpoint (tokenizer.json, the chat template,
-    /// generation_config.json) and joins it with the engine that runs the checkpoint's weights.
+impl ModelText {
+    /// Reads what text needs from the checkpoint: tokenizer.json, the chat template and
+    /// generation_config.json. `sampling` wins over the publisher's values.
     ///
     /// # Errors
     /// [`ChatError::MissingFile`], [`ChatError::BadFile`], [`ChatError::Text`],
@@ -54,30 +50,22 @@ impl Model {
     pub fn load(
         source: &Source,
         shape: &Shape,
-        engine: Engine,
-        options: ModelOptions,
+        sampling: SamplingOverrides,
     ) -> Result<Self, ChatError> {
         let files = TextFiles::read(source)?;
         let renderer = Renderer::new(&files)?;
         let tokenizer = renderer.tokenizer();
         check_vocabulary(tokenizer, shape)?;
-        let mut inner = Inner {
-            name: options.name,
-            loaded_unix_s: unix_time_s(),
-            engine,
+        let mut text = Self {
             stop_ids: stop_ids(tokenizer, shape, &files.eos_ids()?)?,
-            sampling: SamplingDefaults::new(
-                shape,
-                options.sampling,
-                files.generation_config.as_ref(),
-            )?,
+            sampling: SamplingDefaults::new(shape, sampling, files.generation_config.as_ref())?,
             places: Places::new(tokenizer)?,
             thinks_by_default: false,
             renderer,
         };
         // The template alone knows; a question without a word about thinking asks it. It also
         // proves at load time that the template renders at all.
-        let prompt = inner.renderer.prompt(&ChatRequest {
+        let prompt = text.renderer.prompt(&ChatRequest {
             messages: vec![Message::user("Hello")],
             ..ChatRequest::default()
         })?;
@@ -88,8 +76,17 @@ impl Model {
                 problem: problem.to_owned(),
             });
         }
-        inner.thinks_by_default = OutputParser::new(&prompt, &[]).in_reasoning();
-        Ok(Self { inner: Arc::new(inner) })
+        text.thinks_by_default = OutputParser::new(&prompt, &[]).in_reasoning();
+        Ok(text)
+    }
+}
+
+impl Model {
+    /// Joins the text side of a checkpoint with the engine that runs its weights. `name` is what
+    /// clients see.
+    pub fn new(name: String, text: ModelText, engine: Engine) -> Self {
+        let loaded_unix_s = unix_time_s();
+        Self { inner: Arc::new(Inner { name, loaded_unix_s, engine, text }) }
     }
 
     /// Starts the answer to a conversation: a request's whole way, steps 2 to 8.
@@ -98,7 +95,8 @@ impl Model {
     /// [`ChatError::Request`] for a conversation without messages, [`ChatError::Text`] when the
     /// template refuses it, [`ChatError::PromptTooLong`], [`ChatError::Engine`] when the engine refuses the request.
     pub fn chat(&self, request: ChatRequest) -> Result<ChatStream, ChatError> {
-        let Inner { renderer, engine, sampling, places, stop_ids, .. } = &*self.inner;
+        let Inner { engine, text, .. } = &*self.inner;
+        let ModelText { renderer, sampling, places, stop_ids, .. } = text;
         let ChatRequest { tools, single_tool_call, options, .. } = &request;
 
         // 2. chat template
@@ -129,7 +127,7 @@ impl Model {
     /// # Errors
     /// [`ChatError::Text`], [`ChatError::PromptTooLong`] and [`ChatError::Engine`].
     pub fn complete(&self, request: CompletionRequest) -> Result<ChatStream, ChatError> {
-        let Inner { engine, sampling, stop_ids, .. } = &*self.inner;
+        let Inner { engine, text: ModelText { sampling, stop_ids, .. }, .. } = &*self.inner;
         let CompletionRequest { prompt, options } = request;
         let prompt = match prompt {
             Prompt::Text(text) => self.encode(&text)?,
@@ -164,22 +162,22 @@ impl Model {
 
     /// Whether it thinks when a request does not say.
     pub fn thinks_by_default(&self) -> bool {
-        self.inner.thinks_by_default
+        self.inner.text.thinks_by_default
     }
 
     /// Where sampling values come from that a request leaves out.
     pub fn sampling_defaults(&self) -> &SamplingDefaults {
-        &self.inner.sampling
+        &self.inner.text.sampling
     }
 
     /// Tokens that end an answer.
     pub fn stop_ids(&self) -> &[u32] {
-        &self.inner.stop_ids
+        &self.inner.text.stop_ids
     }
 
     /// Words to tokens and back.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        self.inner.renderer.tokenizer()
+        self.inner.text.renderer.tokenizer()
     }
 
     /// The engine that runs it.

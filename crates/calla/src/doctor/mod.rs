@@ -2,6 +2,7 @@
 
 mod text;
 
+use calla_chat::SamplingOverrides;
 use calla_engine::{
     backend::{KernelCheck, select},
     checkpoint::Checkpoint,
@@ -13,6 +14,7 @@ use crate::{
     error::Error,
     fit::{Fit, Need},
     machine::{self, Gpu, HugePages, Memory, Processors},
+    model,
     output::{self, size},
     version,
 };
@@ -160,7 +162,13 @@ impl Report {
     }
 
     fn examine_model(&mut self, model: &ModelArgs, device: &DeviceArgs) -> Result<(), Error> {
-        let checkpoint = Checkpoint::open(&model.source()?)?;
+        let source = model.source()?;
+        let checkpoint = Checkpoint::open(&source)?;
+        // A checkpoint without words runs, but for `chat` and `serve`.
+        let text = match source.read_optional("tokenizer.json") {
+            Ok(None) => Ok(()),
+            _ => model::text(&source, &checkpoint.shape, SamplingOverrides::default()).map(drop),
+        };
         let fit = Fit::new(&checkpoint, device)?;
         let passed_over: Vec<String> =
             fit.choice.passed_over.iter().map(ToString::to_string).collect();
@@ -190,12 +198,12 @@ impl Report {
                 report.need,
                 size(room)
             ));
-            return Ok(());
+            return text;
         }
         let Checkpoint { shape, weights, .. } = &checkpoint;
         let backend = select::select(device.backend.as_deref(), shape, weights, &device.options())?;
         report.description = Some(backend.description());
-        Ok(())
+        text
     }
 
     fn measure(&mut self) {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{calla, json, success, text, tiny};
+use crate::{calla, json, seedling, success, text, tiny};
 
 #[test]
 fn a_machine_that_runs_the_tests_is_well() {
@@ -61,4 +61,16 @@ fn a_model_that_is_not_there_is_a_problem() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("/nowhere/model") && stderr.lines().count() == 1, "{stderr}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("agree with the reference"));
+}
+
+#[test]
+fn a_model_that_cannot_talk_is_a_problem() {
+    let model = seedling("doctor-no-words");
+    std::fs::write(model.join("tokenizer.json"), "").expect("writable");
+    let output = calla(&["doctor", "--json", "--model", text(&model)]).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON");
+    let problem = report["problems"][0].as_str().expect("a problem");
+    assert!(problem.contains("tokenizer.json") && problem.contains(text(&model)), "{problem}");
+    assert!(report["model"]["description"].is_string(), "its weights run: {report}");
 }

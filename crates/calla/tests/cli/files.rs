@@ -42,6 +42,22 @@ fn small_files_that_cannot_be_are_named() {
     }
 }
 
+/// It is a folder's name that leads nowhere, not the name of a model on the hub.
+#[cfg(unix)]
+#[test]
+fn a_link_in_a_circle_is_no_model_to_pull() {
+    let folder = scratch("circle");
+    std::os::unix::fs::symlink("model", folder.join("model")).expect("linked");
+    let output = crate::calla(&["inspect", "--model", "circle/model"])
+        .current_dir(folder.parent().expect("it is in a folder"))
+        .output()
+        .expect("it starts");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("circle/model") && !message.contains("pull"), "{message}");
+    assert!(message.contains("symbolic link"), "{message}");
+}
+
 #[test]
 fn a_name_in_a_file_does_not_steer_the_terminal() {
     let model = scratch("escape");

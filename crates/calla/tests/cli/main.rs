@@ -88,3 +88,13 @@ fn scratch(test: &str) -> PathBuf {
 fn tiny(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/tiny").join(name)
 }
+
+/// A copy of the embedded model's files, to be damaged.
+fn seedling(test: &str) -> PathBuf {
+    let model = scratch(test);
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/seedling");
+    for entry in std::fs::read_dir(files).expect("readable").flatten() {
+        std::fs::copy(entry.path(), model.join(entry.file_name())).expect("copied");
+    }
+    model
+}

@@ -8,7 +8,7 @@ use std::{
     process::{Child, Stdio},
 };
 
-use crate::{calla, failure, scratch, text};
+use crate::{calla, failure, scratch, seedling, text};
 
 #[test]
 fn it_serves_until_it_is_told_to_stop() {
@@ -63,6 +63,23 @@ fn a_model_that_cannot_be_is_noticed_before_the_port_opens() {
     let context = ["serve", "--port", "0", "--max-context", "99999999"];
     let message = failure(&context, 1);
     assert!(message.contains("--max-context") && !message.contains("listening"), "{message}");
+}
+
+#[test]
+fn a_model_that_cannot_talk_is_noticed_before_the_port_opens() {
+    let bad = [
+        ("tokenizer.json", "", "it is empty"),
+        ("chat_template.jinja", "{% for %}", "does not compile"),
+        ("chat_template.jinja", "{{ raise_exception('no') }}", "refused the conversation"),
+        ("generation_config.json", r#"{"temperature": -1}"#, "temperature"),
+    ];
+    for (number, (file, content, words)) in bad.into_iter().enumerate() {
+        let model = seedling(&format!("no-words-{number}"));
+        fs::write(model.join(file), content).expect("writable");
+        let message = failure(&["serve", "--port", "0", "--model", text(&model)], 1);
+        assert!(message.contains(words) && message.contains(text(&model)), "{message}");
+        assert!(!message.contains("listening"), "{message}");
+    }
 }
 
 /// A server on a free port that is ready, and its address.

@@ -5,7 +5,7 @@ pub(crate) mod backend;
 mod script;
 mod tokenizer;
 
-use calla_chat::{Model, ModelOptions};
+use calla_chat::{Model, ModelText, SamplingOverrides};
 use calla_engine::{Engine, EngineConfig, backend::Backend, checkpoint::Source};
 
 pub(crate) use backend::Pace;
@@ -23,8 +23,8 @@ pub(crate) fn scripted_model(script: &Script, pace: Pace, engine: EngineConfig) 
     let backend = ScriptedBackend::new(script, &tokenizer, pace);
     let shape = backend.shape().clone();
     let engine = Engine::start(Box::new(backend), engine).expect("the engine starts");
-    let options = ModelOptions { name: "scripted".to_owned(), ..ModelOptions::default() };
-    Model::load(&source(tokenizer_json), &shape, engine, options).expect("the model loads")
+    let text = ModelText::load(&source(tokenizer_json), &shape, SamplingOverrides::default());
+    Model::new("scripted".to_owned(), text.expect("good files"), engine)
 }
 
 /// A checkpoint that holds what text needs. It lives as long as the process, as an embedded one
