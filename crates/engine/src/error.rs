@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 use crate::backend::{SequenceId, SnapshotId};
 
@@ -6,12 +6,12 @@ use crate::backend::{SequenceId, SnapshotId};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be opened, read or mapped.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {source}{advice}", path = path.display(), advice = advice(source))]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// What the operating system said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A field of config.json is missing, of the wrong type, or contradicts another.
     #[error("{path}: field `{field}`: {problem}", path = path.display())]
@@ -124,4 +124,34 @@ pub enum Error {
     /// The engine is stopping or its thread has ended.
     #[error("the engine takes no more requests")]
     ShuttingDown,
+}
+
+/// What to do where the system's words do not say it.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        // With a number of its own it is the system's; else it says more already.
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            if error.raw_os_error().is_some() =>
+        {
+            ": make room and run it again"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_with_the_way_out() {
+        for (source, ending) in [
+            (io::Error::from_raw_os_error(libc::ENOSPC), "make room and run it again"),
+            (io::Error::new(io::ErrorKind::StorageFull, "all full"), "out: all full"),
+            (io::Error::from_raw_os_error(libc::EISDIR), "(os error 21)"),
+        ] {
+            let message = Error::Io { path: "out".into(), source }.to_string();
+            assert!(message.ends_with(ending), "{message}");
+        }
+    }
 }

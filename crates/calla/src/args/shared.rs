@@ -86,7 +86,7 @@ pub(crate) struct SamplingArgs {
     top_k: Option<usize>,
     /// Choose among the most probable tokens that make up this share [default: the model's]
     #[arg(long, value_name = "0..1", env = "CALLA_TOP_P")]
-    #[arg(value_parser = within(f32::MIN_POSITIVE, 1.0))]
+    #[arg(value_parser = above_zero(1.0))]
     top_p: Option<f32>,
     /// Choose among tokens at least this probable against the best [default: the model's]
     #[arg(long, value_name = "0..1", env = "CALLA_MIN_P")]
@@ -102,7 +102,7 @@ pub(crate) struct SamplingArgs {
     frequency_penalty: Option<f32>,
     /// Divides the logits of generated tokens; 1 is off [default: the model's]
     #[arg(long, value_name = "X", env = "CALLA_REPETITION_PENALTY")]
-    #[arg(value_parser = within(f32::MIN_POSITIVE, f32::MAX))]
+    #[arg(value_parser = above_zero(f32::MAX))]
     repetition_penalty: Option<f32>,
 }
 
@@ -213,5 +213,14 @@ fn within(low: f32, high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone {
     move |text| match text.parse::<f32>() {
         Ok(value) if (low..=high).contains(&value) => Ok(value),
         _ => Err(format!("expected a number from {low} to {high}")),
+    }
+}
+
+/// The same without 0.
+fn above_zero(high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone {
+    move |text| match text.parse::<f32>() {
+        Ok(value) if value > 0.0 && value <= high => Ok(value),
+        _ if high == f32::MAX => Err("expected a number above 0".into()),
+        _ => Err(format!("expected a number above 0, up to {high}")),
     }
 }

@@ -1,6 +1,9 @@
 //! The built program, run as a user runs it.
 
 mod agree;
+#[cfg(target_os = "linux")]
+#[path = "../calls/mod.rs"]
+mod calls;
 mod config;
 mod doctor;
 mod exam;

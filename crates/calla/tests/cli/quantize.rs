@@ -49,6 +49,33 @@ fn nothing_is_overwritten_by_mistake() {
     stdout(&[&arguments[..], &["--force"]].concat());
 }
 
+/// A power cut must not leave a folder that looks whole and is not.
+#[cfg(target_os = "linux")]
+#[test]
+fn everything_is_on_the_disk_before_the_folder_has_its_name() {
+    let folder = scratch("quantize-durable").canonicalize().expect("made");
+    let (out, partial) = (folder.join("model"), folder.join("model.partial"));
+    let mut command = crate::calla(&["quantize", text(&unquantised("dense")), text(&out)]);
+    let calls = crate::calls::Calls::of(&mut command, &folder);
+    crate::success(&command.output().expect("it starts"));
+    let mut files: Vec<PathBuf> = fs::read_dir(&out)
+        .expect("made")
+        .map(|entry| partial.join(entry.expect("readable").file_name()))
+        .collect();
+    assert!(files.len() > 2, "{files:?}");
+    files.push(partial.clone());
+    calls.assert_durable_before(&files, &partial);
+}
+
+#[test]
+fn a_file_is_not_replaced_by_a_folder() {
+    let file = scratch("quantize-file").join("model");
+    fs::write(&file, "mine").expect("writable");
+    let message = failure(&["quantize", text(&unquantised("dense")), text(&file), "--force"], 1);
+    assert!(message.contains("is a file") && message.contains(text(&file)), "{message}");
+    assert_eq!(fs::read(&file).expect("still there"), b"mine");
+}
+
 /// A committed source without golden logits.
 fn unquantised(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/bf16").join(name)

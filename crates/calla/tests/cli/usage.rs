@@ -24,6 +24,8 @@ fn a_mistake_in_the_flags_is_exit_code_2_and_names_the_flag() {
         (&["chat", "--temperature", "-1", "hi"], "from 0 to 2"),
         (&["chat", "--presence-penalty", "-3", "hi"], "from -2 to 2"),
         (&["chat", "--top-p", "nan", "hi"], "--top-p"),
+        (&["chat", "--top-p", "0", "hi"], "above 0, up to 1"),
+        (&["chat", "--repetition-penalty", "0", "hi"], "above 0"),
         (&["config", "serve", "--port", "-1"], "0..=65535"),
         (&["serve", "--port", "70000"], "--port"),
         (&["serve", "--api-key", "a", "--api-key-file", "b"], "--api-key-file"),

@@ -236,3 +236,20 @@ fn seedling() -> Repo {
         repo.with(&name, fs::read(entry.path()).expect("readable"))
     })
 }
+
+/// A power cut must not leave a blob's name for bytes that were never written.
+#[cfg(target_os = "linux")]
+#[test]
+fn weights_are_on_the_disk_before_they_have_their_name() {
+    let (home, repo) = (Home::new("durable"), tiny());
+    let hub = Hub::of(repo.clone());
+    let folder = home.0.canonicalize().expect("made");
+    let mut command = home.with_hub(&hub, &["pull", repo.name]);
+    command.env("HF_HOME", &folder);
+    let calls = crate::calls::Calls::of(&mut command, &folder);
+    let output = command.output().expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let blobs = folder.join("hub/models--someone--tiny/blobs");
+    let partial = blobs.join(format!("{}.incomplete", sha256(repo.file("model.safetensors"))));
+    calls.assert_durable_before(std::slice::from_ref(&partial), &partial);
+}

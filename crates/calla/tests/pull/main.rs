@@ -1,6 +1,9 @@
 //! `calla pull`, `list` and `remove` as a user runs them, against a hub on this machine that behaves
 //! well, badly, or not at all.
 
+#[cfg(target_os = "linux")]
+#[path = "../calls/mod.rs"]
+mod calls;
 mod download;
 mod hub;
 mod interrupt;

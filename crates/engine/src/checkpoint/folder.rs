@@ -104,6 +104,12 @@ pub(super) fn check_replaceable(out: &Path, replace: bool) -> Result<(), Error> 
             problem: "is a link: give the folder itself".into(),
         });
     }
+    if out.is_file() {
+        return Err(Error::Format {
+            path: out.to_owned(),
+            problem: "is a file, and stays: give a folder's name".into(),
+        });
+    }
     match (checkpoint_files(out)?.is_empty(), replace) {
         (true, _) | (_, true) => Ok(()),
         (false, false) => Err(Error::Format {
