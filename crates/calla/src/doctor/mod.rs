@@ -21,7 +21,7 @@ use crate::{
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let mut report = Report::new(&args.device);
-    report.examine_kernels();
+    report.examine_kernels(&args.device);
     let examined = report.examine_model(&args.model, &args.device);
     let concerns_files = examined.as_ref().is_err_and(Error::concerns_files);
     report.problems.extend(examined.err().map(|error| error.to_string()));
@@ -144,17 +144,30 @@ impl Report {
         }
     }
 
-    fn examine_kernels(&mut self) {
-        self.kernels = select::self_test().into_iter().map(Kernel::of).collect();
+    fn examine_kernels(&mut self, device: &DeviceArgs) {
+        for tested in select::self_test(device.backend.as_deref(), &device.options()) {
+            match tested {
+                Ok(checks) => self.kernels.extend(checks.into_iter().map(Kernel::of)),
+                Err(error) => self.problems.push(error.to_string()),
+            }
+        }
         for of_path in self.kernels.chunk_by(|a, b| a.path == b.path) {
             let bad: Vec<&str> =
                 of_path.iter().filter(|kernel| !kernel.ok).map(|kernel| kernel.kernel).collect();
+            let path = of_path[0].path;
+            let advice = match self.instruction_sets.iter().any(|set| set.name == path) {
+                true => {
+                    "this processor or this build is broken; CALLA_SIMD=NAME takes another \
+                     instruction set"
+                }
+                false => {
+                    "this device, its driver or this build is broken; --backend cpu leaves it alone"
+                }
+            };
             if !bad.is_empty() {
                 self.problems.push(format!(
-                    "{} kernels of {} do not agree with the reference ({}): this processor or this \
-                     build is broken; CALLA_SIMD=NAME takes another instruction set",
+                    "{} kernels of {path} do not agree with the reference ({}): {advice}",
                     bad.len(),
-                    of_path[0].path,
                     bad.join(", ")
                 ));
             }

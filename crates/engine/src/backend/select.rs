@@ -30,7 +30,14 @@ struct Device {
     /// Free bytes of its own memory; nothing when it shares the machine's.
     room: fn() -> Option<usize>,
     start: Start,
+    /// Compares its kernels with the reference, where it has any of its own.
+    self_test: SelfTest,
 }
+
+type SelfTest = fn(&BackendOptions) -> Result<Vec<KernelCheck>, Error>;
+
+/// The processor, which every device needs.
+const CPU: &str = "cpu";
 
 /// Best first. The last one runs anywhere.
 const DEVICES: &[Device] = &[
@@ -42,15 +49,17 @@ const DEVICES: &[Device] = &[
         footprint: cuda::footprint,
         room: cuda::room,
         start: |shape, weights, options| Ok(Box::new(Cuda::new(shape, &weights, options)?)),
+        self_test: cuda::self_test,
     },
     Device {
-        name: "cpu",
+        name: CPU,
         present: || true,
         probe: || kernels::Kernels::detect().map(drop),
         check: cpu::check,
         footprint: cpu::footprint,
         room: || None,
         start: |shape, weights, options| Ok(Box::new(Cpu::new(shape, weights, options)?)),
+        self_test: |_| Ok(kernels::self_test()),
     },
     Device {
         name: "reference",
@@ -60,6 +69,7 @@ const DEVICES: &[Device] = &[
         footprint: |shape, _, tokens| reference::footprint(shape, tokens),
         room: || None,
         start: |shape, weights, _| Ok(Box::new(Reference::new(shape, weights))),
+        self_test: |_| Ok(Vec::new()),
     },
 ];
 
@@ -119,9 +129,19 @@ pub fn choose(name: Option<&str>, shape: &Shape, weights: &Weights) -> Result<Ch
     Err(passed_over.pop().expect("the last device is always present"))
 }
 
-/// Compares every kernel that can run here with the reference, on made-up inputs.
-pub fn self_test() -> Vec<KernelCheck> {
-    kernels::self_test()
+/// Compares the kernels of every device that works here with the reference, on made-up inputs, the
+/// best device first; with a name those of the named device and of the processor alone. A device that
+/// fails at it says so.
+pub fn self_test(
+    name: Option<&str>,
+    options: &BackendOptions,
+) -> Vec<Result<Vec<KernelCheck>, Error>> {
+    let is_wanted =
+        |device: &&Device| device.name == CPU || name.is_none_or(|name| name == device.name);
+    let works = |device: &&Device| (device.probe)().is_ok();
+    // The processor's kernels are tried whichever of them CALLA_SIMD takes.
+    let tried = DEVICES.iter().filter(is_wanted).filter(|it| it.name == CPU || works(it));
+    tried.map(|device| (device.self_test)(options)).collect()
 }
 
 /// Instruction sets that this build has kernels for, fastest first, and whether the processor has

@@ -2,6 +2,7 @@
 //! forward pass of each backend; `backend/reference` is the one to read first.
 
 mod figures;
+pub mod random;
 mod shape;
 mod weights;
 

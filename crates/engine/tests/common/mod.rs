@@ -1,7 +1,5 @@
 //! What the test files share: the backends under test, random models, and ways to run them.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
-
-pub mod random;
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::sync::Arc;
 
@@ -20,6 +18,8 @@ use calla_engine::{
     },
     model::{Shape, Weights},
 };
+
+pub use calla_engine::model::random;
 
 /// Sets a backend up for a model.
 type Start = fn(&Shape, &Weights) -> Result<Box<dyn Backend>, Error>;

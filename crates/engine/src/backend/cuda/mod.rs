@@ -30,6 +30,7 @@ mod pass;
 mod plan;
 mod profile;
 mod scratch;
+mod self_test;
 mod support;
 mod weights;
 
@@ -52,8 +53,8 @@ use self::{
     weights::DeviceWeights,
 };
 use super::{
-    Backend, BackendOptions, Batch, Footprint, Logits, NO_CANDIDATES, Precision, SequenceBytes,
-    SequenceId, SnapshotId,
+    Backend, BackendOptions, Batch, Footprint, KernelCheck, Logits, NO_CANDIDATES, Precision,
+    SequenceBytes, SequenceId, SnapshotId,
     histories::{KvLayout, Sequences, StateLayout, bytes_for},
     profile::Profile,
 };
@@ -331,6 +332,14 @@ fn bandwidth(device: &Arc<dyn Device>) -> Result<f64, Error> {
 /// [`Error::BackendUnavailable`] with what is missing.
 pub(super) fn probe() -> Result<(), Error> {
     Driver::probe()
+}
+
+/// Compares the kernels on the driver's first device with the reference.
+///
+/// # Errors
+/// [`Error::BackendUnavailable`] with what is missing; [`Error::Device`] when it fails.
+pub(super) fn self_test(options: &BackendOptions) -> Result<Vec<KernelCheck>, Error> {
+    self_test::on(&(Arc::new(Driver::open()?) as _), options.precision)
 }
 
 /// Whether this machine has a device for the model; what can be known without setting it up.

@@ -40,6 +40,8 @@ const SHARED_PER_BLOCK: usize = 227 << 10;
 pub struct Emulator {
     compiler: Compiler,
     seed: u64,
+    /// A kernel that does nothing.
+    idle: Option<String>,
     state: Mutex<State>,
 }
 
@@ -85,7 +87,13 @@ impl Emulator {
             launches: HashMap::new(),
             launched: 0,
         };
-        Ok(Self { compiler: Compiler::find()?, seed, state: Mutex::new(state) })
+        Ok(Self { compiler: Compiler::find()?, seed, idle: None, state: Mutex::new(state) })
+    }
+
+    /// The same with a kernel that does nothing, to see whether that is noticed.
+    #[must_use]
+    pub fn with_idle(self, kernel: &str) -> Self {
+        Self { idle: Some(kernel.to_owned()), ..self }
     }
 
     /// How often each kernel has run, by its name.
@@ -114,10 +122,14 @@ impl State {
         self.memory.range(at, bytes).map_err(|problem| device_error(action, problem))
     }
 
-    fn run(&mut self, launch: &Launch<'_>, seed: u64) -> Result<(), Error> {
+    fn run(&mut self, launch: &Launch<'_>, device: &Emulator) -> Result<(), Error> {
         let function = self.check(launch)?;
         self.launched += 1;
         *self.launches.entry(function.name().to_owned()).or_default() += 1;
+        if device.idle.as_deref() == Some(function.name()) {
+            return Ok(());
+        }
+        let seed = device.seed;
         let seed = if seed == 0 { 0 } else { seed.wrapping_add(self.launched) };
         // SAFETY: the arguments fit, and the addresses in them are this device's memory. Where a
         // kernel goes from there is what the emulator is to find out: the pages around an
@@ -230,7 +242,7 @@ impl Device for Emulator {
     fn launch(&self, launch: &Launch<'_>) -> Result<(), Error> {
         let mut state = self.state();
         if state.recording.is_none() {
-            return state.run(launch, self.seed);
+            return state.run(launch, self);
         }
         state.check(launch)?;
         let recorded = Recorded {
@@ -270,7 +282,7 @@ impl Device for Emulator {
                 shared_bytes: recorded.shared_bytes,
                 arguments: &recorded.arguments,
             };
-            state.run(&launch, self.seed)
+            state.run(&launch, self)
         });
         state.graphs[index] = launches;
         result

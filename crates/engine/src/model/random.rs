@@ -1,16 +1,19 @@
-//! Random models of any shape, in memory.
+//! Random models of any shape, in memory: what backends are tested on, in this project's tests and,
+//! by `calla doctor`, on the machine that will run them.
 
 use std::sync::Arc;
 
-use calla_engine::model::{
+use super::{
     Attention, AttentionShape, Bytes, DeltaNet, DeltaNetShape, Experts, Layer, Linear, Mixer,
     MixerKind, Mlp, MlpShape, Moe, Shape, Swiglu, Weights,
 };
 
 /// A seeded stream of numbers (SplitMix64).
+#[derive(Debug)]
 pub struct Random(pub u64);
 
 impl Random {
+    /// All 64 bits are random.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -24,10 +27,12 @@ impl Random {
         low + (high - low) * (self.next_u64() >> 40) as f32 / (1u64 << 24) as f32
     }
 
+    /// As many of [`Random::uniform`].
     pub fn vector(&mut self, len: usize, low: f32, high: f32) -> Vec<f32> {
         (0..len).map(|_| self.uniform(low, high)).collect()
     }
 
+    /// Ids below `vocab`.
     pub fn tokens(&mut self, len: usize, vocab: usize) -> Vec<u32> {
         (0..len).map(|_| (self.next_u64() % vocab as u64) as u32).collect()
     }
@@ -120,6 +125,9 @@ pub fn weights(shape: &Shape, bits: usize, group: usize, seed: u64) -> Weights {
 }
 
 /// A quantised matrix whose values have a standard deviation near `gain / sqrt(inputs)`.
+///
+/// # Panics
+/// When `group` does not divide the inputs.
 pub fn linear(
     random: &mut Random,
     (outputs, inputs): (usize, usize),
