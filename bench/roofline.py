@@ -25,9 +25,12 @@ def main():
     parser.add_argument("--peak-gflops", type=float, required=True, help="of a large matrix product here")
     parser.add_argument("--context", type=int, help="which run of the report (the first)")
     args = parser.parse_args()
-    with sys.stdin if args.report == "-" else open(args.report, encoding="utf-8") as file:
-        report = json.load(file)
-    runs = [run for run in report["runs"] if args.context in (None, run["context"]) and run.get("profile")]
+    try:
+        with sys.stdin if args.report == "-" else open(args.report, encoding="utf-8") as file:
+            report = json.load(file)
+        runs = [run for run in report["runs"] if args.context in (None, run["context"]) and run.get("profile")]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{args.report}: not what calla bench --profile --json writes: {error!r}")
     if not runs:
         sys.exit(f"{args.report}: no run with a profile" + (f" at {args.context}" if args.context else ""))
     points = list(ops(runs[0]["profile"]))
