@@ -107,6 +107,8 @@ def compile_unit(job: tuple[pathlib.Path, str]) -> tuple[int, str]:
 def open_nvrtc() -> ctypes.CDLL:
     for folder in nvidia.__path__:
         for path in sorted(pathlib.Path(folder).glob("*/lib/libnvrtc.so.*")):
+            for part in path.parent.glob("libnvrtc-builtins.so.*"):
+                ctypes.CDLL(str(part))  # some versions look for it where the system's libraries are
             nvrtc = ctypes.CDLL(str(path))
             nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
             return nvrtc
