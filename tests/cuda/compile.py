@@ -23,7 +23,7 @@ ARCHITECTURES = ["sm_80", "sm_89", "sm_90a", "sm_120"]
 OPTIONS = ["--std=c++17", "--fmad=true", "--extra-device-vectorization", "--diag-suppress=177"]
 
 # Bytes of local memory that a thread may use: a few registers outside of the inner loops.
-FRAME_BYTES_MAX = 48
+FRAME_BYTES_MAX = 64
 
 FULL_SIZE = "qwen3.6-35b-a3b"
 
