@@ -48,7 +48,7 @@ impl Candidates {
         best: [Candidate { id: 0, logit: 0.0 }; CANDIDATES_MAX],
     };
 
-    /// The definition: those of `logits` [vocab] for sampling at `temperature`.
+    /// The definition: those of `logits`, one for each token, for sampling at `temperature`.
     pub fn of(logits: &[f32], temperature: f32) -> Self {
         let mut candidates = Self::NONE;
         if logits.iter().any(|logit| !logit.is_finite()) {

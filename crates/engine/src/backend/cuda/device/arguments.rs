@@ -25,7 +25,7 @@ pub struct Matrix {
     pub words: Address,
     /// Scales and biases.
     pub affine: Address,
-    /// [2] u32: how large they are.
+    /// Two u32: how large they are.
     pub range: Address,
 }
 
