@@ -167,7 +167,10 @@ impl Cuda {
     /// when the last one has ended, and the first kernel after it.
     fn run(&mut self, batch: &Batch<'_>, logits: &mut Logits) -> Result<(), Error> {
         let size = self.plan_size(batch);
-        let attend = self.attend_amount(batch);
+        let attend = match &self.profiler {
+            Some(Profiler { running: true, .. }) => self.attend_amount(batch),
+            _ => Amount::default(),
+        };
         let (Chain { kernels, steps }, meter) = match &mut self.profiler {
             Some(Profiler { chain, meter, running: true }) => (chain, Some(meter)),
             _ => (&mut self.chain, None),
