@@ -80,13 +80,8 @@ impl KernelPlan {
         let (lines, products) = matmul::instances(&linear, &swiglu, dimensions);
         let mut units = vec![
             dimensions.unit("embed", embed::SOURCE, "", names(&["embed", "rope_table"])),
-            dimensions.unit(
-                "norm",
-                &[norm::ROW, norm::SOURCE].join("\n"),
-                "",
-                names(&["rms_norm"]),
-            ),
-            dimensions.unit("matmul", &[norm::ROW, matmul::SOURCE].join("\n"), &lines, products),
+            dimensions.unit("norm", norm::SOURCE, "", names(&["rms_norm"])),
+            dimensions.unit("matmul", matmul::SOURCE, &lines, products),
             dimensions.unit("head", head::SOURCE, "", names(&head::KERNELS)),
         ];
         if shape.layers_of(MixerKind::DeltaNet) > 0 {
@@ -99,7 +94,7 @@ impl KernelPlan {
         }
         if let Some(moe) = &moe {
             let (lines, kernels) = moe.instances();
-            let source = [norm::ROW, matmul::SOURCE, moe::SOURCE].join("\n");
+            let source = [matmul::SOURCE, moe::SOURCE].join("\n");
             units.push(dimensions.unit("moe", &source, &lines, kernels));
         }
         Self { units, linear, swiglu, tiles, moe }

@@ -14,8 +14,10 @@ use super::{
 };
 use crate::{Error, backend::profile::Op};
 
-/// The kernel files; they are compiled behind [`super::norm::ROW`].
+/// The kernel files; those of a single row norm it by themselves.
 pub(super) const SOURCE: &str = concat!(
+    include_str!("../norm/row.cu"),
+    "\n",
     include_str!("matrix.cu"),
     "\n",
     include_str!("few.cu"),

@@ -6,11 +6,8 @@ use super::{
 };
 use crate::{Error, backend::profile::Op};
 
-/// RMSNorm of a row, for other kernel files too.
-pub(super) const ROW: &str = include_str!("row.cu");
-
-/// The kernel file; it is compiled behind [`ROW`].
-pub(super) const SOURCE: &str = include_str!("norm.cu");
+/// The kernel files.
+pub(super) const SOURCE: &str = concat!(include_str!("row.cu"), "\n", include_str!("norm.cu"));
 
 impl Pass<'_> {
     /// Norms every row of the residual stream.
