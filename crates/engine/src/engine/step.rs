@@ -229,7 +229,8 @@ impl StepLoop {
         Ok(())
     }
 
-    /// A forward pass that failed, or whose logits are lost, leaves its sequences good for nothing but to be closed.
+    /// A forward pass that failed, or whose logits are lost, leaves its sequences good for nothing
+    /// but to be closed.
     fn fail_planned(&mut self, error: &Arc<Error>) {
         for planned in &self.plan.rows {
             let sequence = &mut self.scheduler.running_mut()[planned.slot];
