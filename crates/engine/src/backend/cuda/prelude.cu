@@ -211,6 +211,20 @@ DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 DEVICE float silu(float x) { return x / (1.0f + expf(-x)); }
 DEVICE float float_from_bf16(u16 b) { return __uint_as_float((u32)b << 16); }
 
+// Two numbers as halves and, times 2^11, what those rounded away.
+DEVICE void split_halves(u32& first, u32& rest, float low, float high) {
+    first = half2_from(low, high);
+    rest = half2_from((low - half_to((u16)first)) * 2048.0f, (high - half_to((u16)(first >> 16))) * 2048.0f);
+}
+
+// 8 neighbouring floats, 16-byte aligned; zeros where not `valid`.
+DEVICE void load_octet(float (&y)[8], const float* from, bool valid = true) {
+    float4 a = make_float4(0, 0, 0, 0), b = a;
+    if (valid) a = ((const float4*)from)[0], b = ((const float4*)from)[1];
+    y[0] = a.x, y[1] = a.y, y[2] = a.z, y[3] = a.w;
+    y[4] = b.x, y[5] = b.y, y[6] = b.z, y[7] = b.w;
+}
+
 // Sum over the aligned runs of WIDTH lanes; every lane gets it.
 template <int WIDTH = WARP>
 DEVICE float lanes_sum(float x) {
@@ -282,11 +296,8 @@ DEVICE void write_octet(Activations out, u32 row, u32 width, u32 at, const float
     if (!valid) return;
     u32 first[4], second[4];
     #pragma unroll
-    for (int i = 0; i < 4; i++) { // elements i and i + 4 are neighbours
-        first[i] = half2_from(y[i], y[i + 4]);
-        second[i] = half2_from((y[i] - half_to((u16)first[i])) * 2048.0f,
-                               (y[i + 4] - half_to((u16)(first[i] >> 16))) * 2048.0f);
-    }
+    for (int i = 0; i < 4; i++) // elements i and i + 4 are neighbours
+        split_halves(first[i], second[i], y[i], y[i + 4]);
     u64 place = (u64)row * width + at;
     *(uint4*)(out.halves + place) = make_uint4(first[0], first[1], first[2], first[3]);
     if (PIECES == 2)

@@ -350,9 +350,9 @@ typedef uint4 QueryFragments[HEAD_DIM / 16][WARP];
 DEVICE void put_query(QueryFragments& to, u32 h, u32 dim, float4 q) {
     const float scale = LOG2_E * rsqrtf((float)HEAD_DIM);
     q.x *= scale, q.y *= scale, q.z *= scale, q.w *= scale;
-    u32 a0 = half2_from(q.x, q.y), a2 = half2_from(q.z, q.w);
-    u32 a1 = half2_from((q.x - half_to((u16)a0)) * 2048.0f, (q.y - half_to((u16)(a0 >> 16))) * 2048.0f);
-    u32 a3 = half2_from((q.z - half_to((u16)a2)) * 2048.0f, (q.w - half_to((u16)(a2 >> 16))) * 2048.0f);
+    u32 a0, a1, a2, a3;
+    split_halves(a0, a1, q.x, q.y);
+    split_halves(a2, a3, q.z, q.w);
     to[dim / 32 * 2 + dim / 4 % 2][h * 4 + dim % 32 / 8] = make_uint4(a0, a1, a2, a3);
 }
 

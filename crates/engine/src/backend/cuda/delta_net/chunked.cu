@@ -359,6 +359,19 @@ DEVICE float held_scale_of(float largest) {
 // Of a power of two that held_scale_of gives.
 DEVICE float inverse_of(float scale) { return __uint_as_float(0x7f000000 - __float_as_uint(scale)); }
 
+// Rows 16i.. of M (first_unit 0) or P (P_UNIT), which chunk_solve left in the stage, times x.
+DEVICE Sum lower_rows(const u8* stage, const TilePlace& solved_rows, u32 first_unit, u32 i, const Right (&x)[2]) {
+    Sum sum;
+    clear(sum);
+    #pragma unroll
+    for (u32 j = 0; j <= i; j++)
+        add_product(sum,
+                    load_left<false>(stage + SOLVED_AT + i * 16 * SOLVED_UNITS * 16, solved_rows,
+                                     first_unit + 2 * j, SOLVED_APART),
+                    x[j]);
+    return sum;
+}
+
 // The recurrence over all new tokens of a sequence for 32 value dimensions of a head, 8 a warp: the
 // state, transposed, in registers throughout, and everything between the matrix products too. Also
 // brings the ring up to date. A chunk's inputs are copied while the one before is worked on.
@@ -495,14 +508,7 @@ KERNEL void __launch_bounds__(128) delta_chunk(
         const float2 undo_one = make_float2(1.0f / ONE, 1.0f / ONE);
         #pragma unroll
         for (u32 i = 0; i < 2; i++) {
-            Sum sum;
-            clear(sum);
-            #pragma unroll
-            for (u32 j = 0; j <= i; j++)
-                add_product(sum,
-                            load_left<false>(stage + SOLVED_AT + i * 16 * SOLVED_UNITS * 16,
-                                             solved_rows, 2 * j, SOLVED_APART),
-                            x[j]);
+            Sum sum = lower_rows(stage, solved_rows, 0, i, x);
             float d[4], late[4];
             #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -517,14 +523,7 @@ KERNEL void __launch_bounds__(128) delta_chunk(
         float2 added_scale = make_float2(scale.x * (1.0f / ONE), scale.y * (1.0f / ONE));
         #pragma unroll
         for (u32 i = 0; i < 2; i++) {
-            Sum sum;
-            clear(sum);
-            #pragma unroll
-            for (u32 j = 0; j <= i; j++)
-                add_product(sum,
-                            load_left<false>(stage + SOLVED_AT + i * 16 * SOLVED_UNITS * 16,
-                                             solved_rows, P_UNIT + 2 * j, SOLVED_APART),
-                            delta[j]);
+            Sum sum = lower_rows(stage, solved_rows, P_UNIT, i, delta);
             #pragma unroll
             for (u32 j = 0; j < 2; j++) {
                 u32 token = i * 16 + j * 8 + g;

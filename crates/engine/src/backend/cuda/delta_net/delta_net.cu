@@ -451,14 +451,6 @@ DEVICE void norm_octet(float (&y)[8], const float (&gain)[8], const float (&gate
     for (int i = 0; i < 8; i++) y[i] *= scale * gain[i] * gate[i];
 }
 
-// 8 neighbouring floats, 16-byte aligned; zeros where not `valid`.
-DEVICE void load_octet(float (&y)[8], const float* from, bool valid) {
-    float4 a = make_float4(0, 0, 0, 0), b = a;
-    if (valid) a = ((const float4*)from)[0], b = ((const float4*)from)[1];
-    y[0] = a.x, y[1] = a.y, y[2] = a.z, y[3] = a.w;
-    y[4] = b.x, y[5] = b.y, y[6] = b.z, y[7] = b.w;
-}
-
 #define GATED_THREADS (VALUE_WIDTH / 8 >= 1024 ? 1024 : (VALUE_WIDTH / 8 + WARP - 1) / WARP * WARP)
 
 KERNEL void __launch_bounds__(GATED_THREADS) gated_norm(

@@ -359,13 +359,6 @@ DEVICE void linear_few(Matrix w, const float* residual, const float* gain, Activ
                                                         column, outputs, 0);                     \
     }
 
-// Eight elements in a row of shared memory, 16-byte aligned.
-DEVICE void load_run(float (&x)[8], const float* from) {
-    float4 low = ((const float4*)from)[0], high = ((const float4*)from)[1];
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
-
 // ---- few rows, SwiGLU --------------------------------------------------------------------------
 
 // A block has 64 elements of the width: 4 pairs of tiles, each pair's inputs split SPLIT ways.
@@ -403,7 +396,7 @@ DEVICE void swiglu_few(Matrix gate, Matrix up, Activations x, u32 rows, u32 widt
     for (int i = threadIdx.x; i < (TOKENS * 8 + WARP - 1) / WARP * WARP; i += SPLIT * 128) {
         int row = i / 8;
         float run[8];
-        load_run(run, &product[min(row, TOKENS - 1)][i % 8 * 8]);
+        load_octet(run, &product[min(row, TOKENS - 1)][i % 8 * 8]);
         write_octet(inner, first_row + row, width, blockIdx.x * 64 + i % 8 * 8, run,
                   row < TOKENS && first_row + row < rows);
     }

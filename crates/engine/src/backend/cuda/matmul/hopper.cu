@@ -78,13 +78,7 @@ DEVICE void grouped_weights(u32 (&a)[2][4][4], const ManyInputs<M>& in, const u8
     for (int o = 0; o < 2; o++) {
         u32 scales[TILE_GROUPS][2];
         #pragma unroll
-        for (int q = 0; q < TILE_GROUPS; q++) {
-            uint2 pair = ((const uint2*)(weights + 2 * M::WORDS + o * M::AFFINE))[q * 8 + g];
-            float low = affine_scale(pair.x) * in.scaling[o].scale;
-            float high = affine_scale(pair.y) * in.scaling[o].scale;
-            scales[q][0] = half2_from(low, low);
-            scales[q][1] = half2_from(high, high);
-        }
+        for (int q = 0; q < TILE_GROUPS; q++) many_scales(scales[q], in, weights, o, q);
         // octets 0 to 3 of outputs g and g + 8, then 4 to 7
         #pragma unroll
         for (int octet = 0; octet < 4; octet++) {

@@ -189,6 +189,17 @@ DEVICE void scaled_fragments(u32 (&a)[BITS / 4][4], const Tile<BITS>& tile, int 
         for (int i = 0; i < 4; i++) a[nibble][i] = half2_mul(a[nibble][i], scales[i % 2]);
 }
 
+// Scales of outputs g and g + 8 of the warp's tile `o` in its group `q` of a step, twice each; `weights` are
+// the warp's part of the stage.
+template <class M>
+DEVICE void many_scales(u32 (&scales)[2], const ManyInputs<M>& in, const u8* weights, int o, int q) {
+    uint2 pair = ((const uint2*)(weights + 2 * M::WORDS + o * M::AFFINE))[q * 8 + threadIdx.x % WARP / 4];
+    float low = affine_scale(pair.x) * in.scaling[o].scale;
+    float high = affine_scale(pair.y) * in.scaling[o].scale;
+    scales[0] = half2_from(low, low);
+    scales[1] = half2_from(high, high);
+}
+
 // Products of a block: of the first and the second pieces of its rows, times 2^11.
 template <class M>
 struct ManyTotals {
@@ -208,10 +219,8 @@ DEVICE void many_step(ManyTotals<M>& totals, const ManyInputs<M>& in, const u8* 
             tile.words[i] = ((const uint4*)(weights + o * M::WORDS))[i * WARP + lane];
         #pragma unroll
         for (int q = 0; q < TILE_GROUPS; q++) {
-            uint2 pair = ((const uint2*)(weights + 2 * M::WORDS + o * M::AFFINE))[q * 8 + g];
-            float low = affine_scale(pair.x) * in.scaling[o].scale;
-            float high = affine_scale(pair.y) * in.scaling[o].scale;
-            const u32 scales[2] = {half2_from(low, low), half2_from(high, high)};
+            u32 scales[2];
+            many_scales(scales, in, weights, o, q);
             #pragma unroll
             for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
                 scaled_fragments<M::BITS>(a[o][s], tile, s, scales);
@@ -245,12 +254,6 @@ DEVICE void many_step(ManyTotals<M>& totals, const ManyInputs<M>& in, const u8* 
                                 mma_step(totals.at[p][o][first + n], a[o][half * 2 + s][nibble], b[p][n], s);
         }
     }
-}
-
-// Two numbers as halves and, times 2^11, what those left.
-DEVICE void split_halves(u32& first, u32& rest, float low, float high) {
-    first = half2_from(low, high);
-    rest = half2_from((low - half_to((u16)first)) * 2048.0f, (high - half_to((u16)(first >> 16))) * 2048.0f);
 }
 
 #define HELD_SUMS 32                       // groups whose sums are held at a time
@@ -439,6 +442,16 @@ DEVICE void many_write(
     }
 }
 
+// The rows of a block, the last again where there are no more, and how many there are. All threads call it.
+template <class M>
+DEVICE int many_rows(u32* source /* [ROWS] shared */, u32 rows) {
+    u32 first_row = blockIdx.y * M::ROWS;
+    int count = min((u32)M::ROWS, rows - first_row);
+    for (int i = threadIdx.x; i < M::ROWS; i += M::THREADS) source[i] = first_row + min(i, count - 1);
+    __syncthreads();
+    return count;
+}
+
 template <int INPUTS, int BITS, int ROWS, int WARPS>
 DEVICE void linear_many(Matrix w, Activations x, u32 rows, float* out, u32 ld, u32 column, u32 outputs,
                         u32 add, u8* shared) {
@@ -446,10 +459,7 @@ DEVICE void linear_many(Matrix w, Activations x, u32 rows, float* out, u32 ld, u
     SHARED u32 source[ROWS];
     start_next();
     wait_for_inputs();
-    u32 first_row = blockIdx.y * ROWS;
-    int count = min((u32)ROWS, rows - first_row);
-    for (int i = threadIdx.x; i < ROWS; i += M::THREADS) source[i] = first_row + min(i, count - 1);
-    __syncthreads();
+    int count = many_rows<M>(source, rows);
     u32 first_tile = blockIdx.x * (2 * WARPS);
     TilesBeside tiles = {w, first_tile, (outputs + 15) / 16 - 1};
     ManyInputs<M> in = many_inputs<M>(x, source, tiles);
@@ -493,7 +503,7 @@ DEVICE void many_swiglu(
     for (int i = threadIdx.x; i < (M::ROWS * RUNS + WARP - 1) / WARP * WARP; i += M::THREADS) {
         int row = min(i / RUNS, M::ROWS - 1), at = i % RUNS * 8;
         float run[8];
-        load_run(run, product + row * STRIDE + at);
+        load_octet(run, product + row * STRIDE + at);
         write_octet(inner, target[row], width, blockIdx.x * WIDTH + at, run, i / RUNS < count);
     }
 }
@@ -505,10 +515,7 @@ DEVICE void swiglu_many(Matrix gate, Matrix up, Activations x, u32 rows, u32 wid
     SHARED u32 source[ROWS];
     start_next();
     wait_for_inputs();
-    u32 first_row = blockIdx.y * ROWS;
-    int count = min((u32)ROWS, rows - first_row);
-    for (int i = threadIdx.x; i < ROWS; i += M::THREADS) source[i] = first_row + min(i, count - 1);
-    __syncthreads();
+    int count = many_rows<M>(source, rows);
     TilesPaired tiles = {gate, up, blockIdx.x * WARPS};
     ManyInputs<M> in = many_inputs<M>(x, source, tiles);
     float total[2][ROWS / 8][4];

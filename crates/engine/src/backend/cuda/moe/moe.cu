@@ -232,7 +232,7 @@ DEVICE void experts_few_down(
         u32 at = (i * WARP + lane) * 8;
         bool there = at < EXPERT_WIDTH;
         float run[8];
-        load_run(run, from + (there ? at : 0));
+        load_octet(run, from + (there ? at : 0));
         write_octet(own, 0, EXPERT_WIDTH, at, run, there);
     }
     __syncwarp();
