@@ -240,7 +240,12 @@ mod tests {
     }
 }
 
-#[cfg(all(test, feature = "cuda-emulator", target_os = "linux"))]
+#[cfg(all(
+    test,
+    feature = "cuda-emulator",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 mod emulated {
     use std::collections::BTreeSet;
 

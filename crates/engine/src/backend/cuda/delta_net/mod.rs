@@ -1,6 +1,11 @@
 //! Stage `delta_net`: in_proj, convolution, gates, state, gated norm, out_proj, residual.
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(all(
+    test,
+    feature = "cuda-emulator",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 mod tests;
 
 use super::{

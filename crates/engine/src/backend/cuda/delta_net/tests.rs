@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::backend::{
-    cuda::device::{Argument, Device, Launch, Unit, emulator::Emulator},
+    cuda::{
+        device::{Argument, Device, Launch, Unit, emulator::Emulator},
+        dimensions::PRELUDE,
+    },
     reference::ops::{DeltaInputs, delta_recurrent},
 };
-
-const PRELUDE: &str = include_str!("../prelude.cu");
 
 /// Full-size heads: two that share a key head.
 const SHAPE: DeltaNetShape =
@@ -95,22 +96,6 @@ impl Fixture {
         Self { device, kernels }
     }
 
-    fn with<T: Copy>(&self, elements: &[T]) -> Address {
-        // SAFETY: plain numbers, looked at as bytes.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(elements.as_ptr().cast::<u8>(), size_of_val(elements))
-        };
-        let address = self.device.allocate(bytes.len(), "a test").expect("memory");
-        self.device.upload(address, bytes).expect("memory of that size");
-        address
-    }
-
-    fn read(&self, address: Address, floats: usize) -> Vec<f32> {
-        let mut bytes = vec![0; 4 * floats];
-        self.device.download(address, &mut bytes).expect("memory of that size");
-        bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
-    }
-
     fn run(&self, kernel: Kernel, grid: [usize; 2], shared: usize, arguments: &[Argument]) {
         let [x, y] = grid.map(|blocks| blocks as u32);
         let launch =
@@ -123,18 +108,24 @@ impl Fixture {
         let rows = prompt.factors.len() / SHAPE.value_heads;
         let channels = SHAPE.conv_channels();
         let ring = vec![0.0_f32; SHAPE.conv_taps * channels];
-        let blocks: Vec<Address> =
-            states.iter().map(|state| self.with(&[&state[..], &ring].concat())).collect();
+        let blocks: Vec<Address> = states
+            .iter()
+            .map(|state| self.device.memory_of(&[&state[..], &ring].concat()))
+            .collect();
         let mut first_row = vec![0_u32];
         first_row.extend(ROWS.iter().scan(0, |row, rows| {
             *row += *rows as u32;
             Some(*row)
         }));
-        let first_row: Argument = self.with(&first_row).into();
-        let position = self.with(&vec![0_u32; rows]).into();
-        let (qkv, factors) = (self.with(&prompt.qkv).into(), self.with(&prompt.factors).into());
+        let first_row: Argument = self.device.memory_of(&first_row).into();
+        let position = self.device.memory_of(&vec![0_u32; rows]).into();
+        let (qkv, factors) = (
+            self.device.memory_of(&prompt.qkv).into(),
+            self.device.memory_of(&prompt.factors).into(),
+        );
         let addresses: Vec<u64> = blocks.iter().map(|block| block.0).collect();
-        let (addresses, proj) = (self.with(&addresses).into(), self.with(&prompt.qkv).into());
+        let (addresses, proj) =
+            (self.device.memory_of(&addresses).into(), self.device.memory_of(&prompt.qkv).into());
         let bytes = |bytes| self.device.allocate(bytes, "a test").expect("memory");
         let solved = bytes(rows * SHAPE.value_heads * SOLVED_HALVES * 2).into();
         let decays = bytes(rows * SHAPE.value_heads * 8).into();
@@ -163,8 +154,8 @@ impl Fixture {
         self.run(self.kernels.delta_chunk, grid, 2 * stage_bytes(&SHAPE), &arguments);
 
         let state_len = SHAPE.value_width() * SHAPE.key_dim;
-        let states = blocks.iter().map(|&block| self.read(block, state_len)).collect();
-        (self.read(out, rows * SHAPE.value_width()), states)
+        let states = blocks.iter().map(|&block| self.device.read(block, state_len)).collect();
+        (self.device.read(out, rows * SHAPE.value_width()), states)
     }
 }
 

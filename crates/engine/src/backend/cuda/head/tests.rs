@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        device::{Address, Argument, Device, Launch, Unit, emulator::Emulator},
+        device::{Argument, Device, Launch, Unit, emulator::Emulator},
         dimensions::PRELUDE,
     },
     *,
@@ -34,17 +34,6 @@ impl Fixture {
         Self { device, kernels, vocab }
     }
 
-    fn fresh(&self, bytes: usize) -> Address {
-        self.device.allocate(bytes, "a test").expect("memory")
-    }
-
-    fn with(&self, numbers: impl Iterator<Item = f32>) -> Address {
-        let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
-        let address = self.fresh(bytes.len());
-        self.device.upload(address, &bytes).expect("memory of that size");
-        address
-    }
-
     fn launch(&self, kernel: Kernel, grid: [usize; 3], block: usize, arguments: &[Argument]) {
         let [grid, block] = [grid, [block, 0, 0]].map(|sizes| sizes.map(|size| size as u32));
         let launch = Launch { kernel, grid, block: block[0], shared_bytes: 0, arguments };
@@ -53,11 +42,12 @@ impl Fixture {
 
     /// Candidates of rows, each with its temperature.
     fn candidates(&self, rows: &[(Vec<f32>, f32)]) -> Vec<Candidates> {
-        let logits = self.with(rows.iter().flat_map(|(logits, _)| logits.iter().copied()));
-        let temperatures = self.with(rows.iter().map(|(_, temperature)| *temperature));
+        let logits: Vec<f32> = rows.iter().flat_map(|(logits, _)| logits.iter().copied()).collect();
+        let temperatures: Vec<f32> = rows.iter().map(|(_, temperature)| *temperature).collect();
+        let [logits, temperatures] = [logits, temperatures].map(|x| self.device.memory_of(&x));
         let (count, vocab) = (rows.len(), self.vocab);
-        let sums = self.fresh(count * chunks(vocab) * CHUNK_BYTES);
-        let out = self.fresh(count * size_of::<Candidates>());
+        let sums = self.device.fresh::<u8>(count * chunks(vocab) * CHUNK_BYTES);
+        let out = self.device.fresh::<u8>(count * size_of::<Candidates>());
         let arguments = [logits, temperatures, sums, out].map(Argument::from);
         let grid = [chunks(vocab).div_ceil(CHUNK_WARPS), count, 1];
         self.launch(self.kernels.chunks, grid, CHUNK_WARPS * 32, &arguments[..3]);

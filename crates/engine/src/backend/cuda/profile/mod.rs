@@ -253,7 +253,12 @@ fn place(stage: Stage, op: Op) -> usize {
     stage as usize * Op::ALL.len() + op as usize
 }
 
-#[cfg(all(test, feature = "cuda-emulator", target_os = "linux"))]
+#[cfg(all(
+    test,
+    feature = "cuda-emulator",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 mod tests {
     use super::{super::device::emulator::Emulator, *};
 

@@ -11,6 +11,8 @@ mod fault;
 mod library;
 mod memory;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::{

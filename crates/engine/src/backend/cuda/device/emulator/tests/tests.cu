@@ -109,6 +109,17 @@ KERNEL void conversions(const float* x /*[n]*/, u32 n, u16* half /*[n]*/, float*
     bits[6 * n + i] = __float_as_uint(__uint_as_float(word[i]));
 }
 
+// d += a·b of fragments, d [16, 8] where it stands.
+DEVICE void add_product(float* d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    u32 g = threadIdx.x / 4, t = threadIdx.x % 4 * 2;
+    float sum[4] = {d[g * 8 + t], d[g * 8 + t + 1], d[(g + 8) * 8 + t], d[(g + 8) * 8 + t + 1]};
+    mma_f16(sum, a0, a1, a2, a3, b0, b1);
+    d[g * 8 + t] = sum[0];
+    d[g * 8 + t + 1] = sum[1];
+    d[(g + 8) * 8 + t] = sum[2];
+    d[(g + 8) * 8 + t + 1] = sum[3];
+}
+
 // d += a·b of row-major a [16, 16] and b [16, 8], fragments by hand.
 KERNEL void product(const u16* a, const u16* b, float* d /*[16, 8]*/) {
     wait_for_inputs();
@@ -116,12 +127,7 @@ KERNEL void product(const u16* a, const u16* b, float* d /*[16, 8]*/) {
     auto pair = [](u16 low, u16 high) { return low | (u32)high << 16; };
     auto of_a = [&](u32 r, u32 c) { return pair(a[r * 16 + c], a[r * 16 + c + 1]); };
     auto of_b = [&](u32 r) { return pair(b[r * 8 + g], b[(r + 1) * 8 + g]); };
-    float sum[4] = {d[g * 8 + t], d[g * 8 + t + 1], d[(g + 8) * 8 + t], d[(g + 8) * 8 + t + 1]};
-    mma_f16(sum, of_a(g, t), of_a(g + 8, t), of_a(g, t + 8), of_a(g + 8, t + 8), of_b(t), of_b(t + 8));
-    d[g * 8 + t] = sum[0];
-    d[g * 8 + t + 1] = sum[1];
-    d[(g + 8) * 8 + t] = sum[2];
-    d[(g + 8) * 8 + t + 1] = sum[3];
+    add_product(d, of_a(g, t), of_a(g + 8, t), of_a(g, t + 8), of_a(g + 8, t + 8), of_b(t), of_b(t + 8));
 }
 
 // The same with fragments from load_matrices: of a as it is, of b transposed; all by copy_async.
@@ -137,13 +143,7 @@ KERNEL void product_loaded(const u16* a, const u16* b, float* d /*[16, 8]*/) {
     u32 fa[4], fb[4];
     load_matrices<false>(fa, tiles + (lane % 16 * 16 + lane / 16 * 8) * 2);
     load_matrices<true>(fb, tiles + 512 + lane % 16 * 16);
-    u32 g = lane / 4, t = lane % 4 * 2;
-    float sum[4] = {d[g * 8 + t], d[g * 8 + t + 1], d[(g + 8) * 8 + t], d[(g + 8) * 8 + t + 1]};
-    mma_f16(sum, fa[0], fa[1], fa[2], fa[3], fb[0], fb[1]);
-    d[g * 8 + t] = sum[0];
-    d[g * 8 + t + 1] = sum[1];
-    d[(g + 8) * 8 + t] = sum[2];
-    d[(g + 8) * 8 + t + 1] = sum[3];
+    add_product(d, fa[0], fa[1], fa[2], fa[3], fb[0], fb[1]);
 }
 
 // The same with b's fragments transposed in registers.
@@ -157,13 +157,7 @@ KERNEL void product_transposed(const u16* a, const u16* b, float* d /*[16, 8]*/)
     u32 fa[4], fb[4];
     load_matrices<false>(fa, tiles + (lane % 16 * 16 + lane / 16 * 8) * 2);
     load_matrices<false>(fb, tiles + 512 + lane % 16 * 16);
-    u32 g = lane / 4, t = lane % 4 * 2;
-    float sum[4] = {d[g * 8 + t], d[g * 8 + t + 1], d[(g + 8) * 8 + t], d[(g + 8) * 8 + t + 1]};
-    mma_f16(sum, fa[0], fa[1], fa[2], fa[3], transpose_matrix(fb[0]), transpose_matrix(fb[1]));
-    d[g * 8 + t] = sum[0];
-    d[g * 8 + t + 1] = sum[1];
-    d[(g + 8) * 8 + t] = sum[2];
-    d[(g + 8) * 8 + t + 1] = sum[3];
+    add_product(d, fa[0], fa[1], fa[2], fa[3], transpose_matrix(fb[0]), transpose_matrix(fb[1]));
 }
 
 // What a thread finds in the target of three copies before and after each wait.
