@@ -80,9 +80,9 @@ pub struct RoleFigures {
 
 /// Operations of the delta rule for each element of its state: fade 1, read with the key 2,
 /// write 2, read with the query 2.
-pub(crate) const DELTA_FLOP: usize = 7;
+pub const DELTA_FLOP: usize = 7;
 /// Operations for each element of a query and each token it attends to: score 2, value 2.
-pub(crate) const ATTEND_FLOP: usize = 4;
+pub const ATTEND_FLOP: usize = 4;
 
 impl Figures {
     /// Adds up the tensors of a checkpoint.

@@ -6,8 +6,7 @@ pub mod random;
 mod shape;
 mod weights;
 
-pub(crate) use figures::{ATTEND_FLOP, DELTA_FLOP};
-pub use figures::{Figures, Role, RoleFigures, TensorInfo};
+pub use figures::{ATTEND_FLOP, DELTA_FLOP, Figures, Role, RoleFigures, TensorInfo};
 pub use shape::{AttentionShape, DeltaNetShape, MixerKind, MlpShape, Shape};
 pub use weights::{
     Attention, Bytes, DeltaNet, Experts, Layer, Linear, Mixer, Mlp, Moe, Swiglu, Weights,
