@@ -4,8 +4,9 @@
 
 use std::time::Instant;
 
-use calla_engine::backend::{
-    Backend, Batch, Logits, Row, Scores, SequenceId, Wants, profile::Profile,
+use calla_engine::{
+    backend::{Backend, Batch, Logits, Row, Scores, SequenceId, Wants, profile::Profile},
+    sampler::largest,
 };
 
 use super::profile::{Phase, Phases};
@@ -208,13 +209,7 @@ fn top(logits: &Logits, row: usize, position: usize) -> Result<u32, Error> {
             let best = candidates.best().first().filter(|_| candidates.is_finite());
             best.map(|candidate| candidate.id)
         }
-        Scores::Logits(row) => {
-            let larger = |max, &value| if value > max { value } else { max };
-            let max = row.iter().fold(f32::NEG_INFINITY, larger);
-            let best = row.iter().position(|&value| value == max);
-            // No number at all: the maximum never left its start.
-            best.filter(|_| max > f32::NEG_INFINITY).map(|best| best as u32)
-        }
+        Scores::Logits(row) => largest(row),
     };
     best.ok_or(Error::NotANumber { position })
 }

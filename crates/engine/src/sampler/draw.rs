@@ -1,4 +1,4 @@
-use super::{Sampling, certain::Certain, ranking::Ranking};
+use super::{Sampling, certain::Certain, largest::max, ranking::Ranking};
 use crate::backend::Candidate;
 
 /// Truncates the distribution and draws from what is left.
@@ -26,7 +26,7 @@ impl Drawer {
         random: f64,
         ranking: &mut Ranking,
     ) -> u32 {
-        let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        let max = f64::from(max(logits));
         let temperature = f64::from(sampling.temperature);
         let weight = |logit: f32| ((f64::from(logit) - max) / temperature).exp();
 

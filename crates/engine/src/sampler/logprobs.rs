@@ -1,3 +1,4 @@
+use super::largest::max;
 use crate::backend::Candidate;
 
 /// Log-probabilities in the model's own distribution: log softmax,
@@ -9,7 +10,7 @@ pub(super) struct LogSoftmax {
 impl LogSoftmax {
     /// Over `logits` [vocab], summed in float64.
     pub(super) fn of(logits: &[f32]) -> Self {
-        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let largest = max(logits);
         let sum = logits.iter().map(|&logit| (f64::from(logit) - f64::from(largest)).exp()).sum();
         Self::new(largest, sum)
     }

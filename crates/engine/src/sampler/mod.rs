@@ -8,6 +8,7 @@
 
 mod certain;
 mod draw;
+mod largest;
 mod logprobs;
 mod random;
 mod ranking;
@@ -23,6 +24,7 @@ use crate::{
 };
 use certain::{Certain, CertainMemory};
 use draw::Drawer;
+pub use largest::largest;
 use logprobs::LogSoftmax;
 use random::Random;
 use ranking::Ranking;
@@ -206,7 +208,8 @@ impl Sampler {
         let Workspace { adjusted, ranking, drawer, .. } = workspace;
         let adjusted = self.adjust(logits, adjusted);
         let id = if self.sampling.temperature == 0.0 {
-            largest(adjusted)
+            // A bias may have made all of them minus infinity.
+            largest(adjusted).unwrap_or(0)
         } else {
             drawer.draw(adjusted, &self.sampling, self.random.next(), ranking)
         };
@@ -294,17 +297,6 @@ impl Sampler {
             if logit > 0.0 { logit / repetition_penalty } else { logit * repetition_penalty };
         logit - (presence_penalty + frequency_penalty * times as f32)
     }
-}
-
-/// The largest logit's token, the lowest id on a tie.
-fn largest(logits: &[f32]) -> u32 {
-    let mut best = (0_u32, f32::NEG_INFINITY);
-    for (id, &logit) in (0_u32..).zip(logits) {
-        if logit > best.1 {
-            best = (id, logit);
-        }
-    }
-    best.0
 }
 
 #[cfg(test)]

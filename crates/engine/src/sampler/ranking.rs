@@ -1,3 +1,4 @@
+use super::largest::{CHUNK, max};
 use crate::backend::Candidate;
 
 /// The largest logits of a row, in order, found without sorting the row.
@@ -10,20 +11,25 @@ impl Ranking {
     /// The `count` largest logits, largest first, the lower id first on a tie. Fewer when the row
     /// [vocab] is shorter; a logit of minus infinity never ranks.
     ///
-    /// One pass with a growing floor: a candidate is dropped at once when `count` better ones are
-    /// known, so that for a small count nearly all logits cost one comparison.
+    /// One pass with a growing floor: when `count` better ones are known a candidate is dropped at
+    /// once, and so is a chunk of logits without one, which for a small count is nearly every chunk.
     pub(super) fn top(&mut self, logits: &[f32], count: usize) -> &[Candidate] {
         self.candidates.clear();
         let room = count.saturating_mul(2).max(64);
         let mut floor = f32::NEG_INFINITY;
-        for (id, &logit) in (0_u32..).zip(logits) {
-            // An equal logit loses too: its id is higher than those seen before.
-            if logit <= floor {
+        for (first, chunk) in (0_u32..).step_by(CHUNK).zip(logits.chunks(CHUNK)) {
+            if max(chunk) <= floor {
                 continue;
             }
-            self.candidates.push(Candidate { id, logit });
-            if self.candidates.len() == room {
-                floor = self.keep(count);
+            for (id, &logit) in (first..).zip(chunk) {
+                // An equal logit loses too: its id is higher than those seen before.
+                if logit <= floor {
+                    continue;
+                }
+                self.candidates.push(Candidate { id, logit });
+                if self.candidates.len() == room {
+                    floor = self.keep(count);
+                }
             }
         }
         self.keep(count);
