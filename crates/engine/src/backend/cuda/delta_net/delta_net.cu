@@ -4,9 +4,9 @@
 //   conv_gates    (rows / CONV_ROWS rounded up, KEY_HEADS)    HEAD_THREADS
 //   delta_step    (VALUE_HEADS * VALUE_DIM / 32, sequences)   128
 //   gated_norm    rows                                        GATED_THREADS
-//   delta_decode  (VALUE_HEADS, rows)                         VALUE_DIM * 4
+//   delta_decode  (VALUE_HEADS, rows)                         DECODE_THREADS, dynamic shared DECODE_BYTES
 //
-// No dynamic shared memory. Any rows run conv_gates, the recurrence, gated_norm in turn. The
+// The others have no dynamic shared memory. Any rows run conv_gates, the recurrence, gated_norm in turn. The
 // recurrence is delta_step for sequences with fewer than CHUNK_MIN rows, and chunked.cu's kernels for
 // the others. Where no sequence has more than one row and VALUE_DIM is a multiple of GROUP,
 // delta_decode does the same alone, with the bits of delta_step: what could be fused into a
@@ -480,15 +480,54 @@ KERNEL void __launch_bounds__(GATED_THREADS) gated_norm(
 
 // ---- all of it for one token a sequence -------------------------------------------------------
 
-#define DECODE_THREADS (VALUE_DIM * 4)
+#define DECODE_THREADS (VALUE_DIM * 2)
+#define DECODE_PASSES 2 // of a warp, 8 rows of the state each
+#define DECODE_CHANNELS (2 * KEY_DIM + VALUE_DIM) // q, k, v
+#define DECODE_OWN ((DECODE_CHANNELS + DECODE_THREADS - 1) / DECODE_THREADS)
+#define DECODE_BYTES (VALUE_DIM * KEY_DIM * 4)
+
+// Where a thread's own part of the state lies in shared memory: nobody else reads it.
+DEVICE float* decode_slot(u8* shared, int pass, int row, int vector) {
+    int slot = (pass * LANE_ROWS + row) * (LANE_KEYS / VECTOR) + vector;
+    return (float*)shared + (slot * DECODE_THREADS + threadIdx.x) * VECTOR;
+}
+
+// Asks for the part of a row of the state that load_keys reads.
+DEVICE void decode_fetch(u8* shared, const float* from /* [KEY_DIM] */, int pass, int row) {
+    u32 l = threadIdx.x % ROW_LANES;
+#if KEY_DIM == 32
+    copy_async_8(decode_slot(shared, pass, row, 0), from + 2 * l);
+#else
+    #pragma unroll
+    for (int i = 0; i < LANE_KEYS; i += 4)
+        copy_async(decode_slot(shared, pass, row, i / 4), from + 16 * i + 4 * l);
+#endif
+}
+
+DEVICE Keys decode_keys(u8* shared, int pass, int row) {
+    Keys keys;
+    #pragma unroll
+    for (int i = 0; i < LANE_KEYS; i += VECTOR) {
+        const float* slot = decode_slot(shared, pass, row, i / VECTOR);
+#if KEY_DIM == 32
+        float2 x = *(const float2*)slot;
+        keys.at[i] = x.x, keys.at[i + 1] = x.y;
+#else
+        float4 x = *(const float4*)slot;
+        keys.at[i] = x.x, keys.at[i + 1] = x.y, keys.at[i + 2] = x.z, keys.at[i + 3] = x.w;
+#endif
+    }
+    return keys;
+}
 
 // A value head of a sequence's only new token: convolution, factors, recurrence and gated norm.
-// Blocks that share a key head each compute its q and k.
+// Blocks that share a key head each compute its q and k. The state comes through shared memory, so that a
+// multiprocessor has room for several blocks: one is read while others are worked on and written.
 //
 // Fetched before the wait: the state, the ring and what tells where they are. Kernels before this
 // one in the chain do not write them if the chain's first kernel does not start before the step
 // before has ended (no programmatic launch) and finds the batch's arrays written.
-KERNEL void __launch_bounds__(DECODE_THREADS, 1) delta_decode(
+KERNEL void __launch_bounds__(DECODE_THREADS, 3) delta_decode(
     const float* proj, u32 ld, // [rows, ld]
     const u32* row_sequence,   // [rows]; a padding row gets zeros
     const u32* row_position,   // [rows]
@@ -500,10 +539,11 @@ KERNEL void __launch_bounds__(DECODE_THREADS, 1) delta_decode(
     const float* gain,         // [VALUE_DIM]
     Activations out            // [rows, VALUE_WIDTH]
 ) {
-    SHARED float4 inputs[3][HEAD_THREADS / 4]; // q, k, v
+    SHARED_DYNAMIC(shared);
+    SHARED float4 inputs[DECODE_CHANNELS / 4]; // q, k, v
     SHARED Lengths parts[KEY_WARPS];
     SHARED float gates[2]; // decay, beta
-    SHARED float4 read[VALUE_DIM / 4];
+    SHARED float4 norm[3][VALUE_DIM / 4]; // what the gated norm takes: what was read, gains, gates
     start_next();
     u32 head = blockIdx.x, key_head = head / SHARING, row = blockIdx.y;
     u32 thread = threadIdx.x, lane = thread % WARP;
@@ -511,79 +551,97 @@ KERNEL void __launch_bounds__(DECODE_THREADS, 1) delta_decode(
     bool padding = sequence == NONE;
     float* memory = padding ? 0 : (float*)states[sequence] + state_at;
 
-    // the lane's rows of the state
+    // the lane's rows of the state in the first pass; the next's are the block's next ones
+    constexpr u32 PASS_ROWS = DECODE_THREADS / WARP * 8;
     u32 rows_at = thread / WARP * 8 + lane / ROW_LANES * LANE_ROWS;
-    u32 own_at = rows_at + lane % ROW_LANES / 4;
     float* held = memory + ((u64)head * VALUE_DIM + rows_at) * KEY_DIM;
-    Keys state[LANE_ROWS];
-    if (!padding) {
-        #pragma unroll
-        for (int i = 0; i < LANE_ROWS; i++) state[i] = load_keys(held + i * KEY_DIM);
-    }
-    // a channel of q, of k and of v for the first threads
-    bool has[3] = {thread < KEY_DIM, thread < KEY_DIM, thread < VALUE_DIM};
-    u32 channel[3] = {query_channel(key_head) + thread, key_channel(key_head) + thread,
-                      value_channel(head) + thread};
-    Taps taps[3];
-    float raw[3][CONV_TAPS];
     #pragma unroll
-    for (int part = 0; part < 3; part++) {
-        if (!has[part] || padding) continue;
-        taps[part] = load_taps(conv, channel[part]);
+    for (int pass = 0; pass < DECODE_PASSES; pass++) {
+        if (!padding) {
+            #pragma unroll
+            for (int i = 0; i < LANE_ROWS; i++)
+                decode_fetch(shared, held + (pass * PASS_ROWS + i) * KEY_DIM, pass, i);
+        }
+        copy_commit();
+    }
+    // channels of a thread
+    u32 channel[DECODE_OWN];
+    Taps taps[DECODE_OWN];
+    float raw[DECODE_OWN][CONV_TAPS];
+    #pragma unroll
+    for (int i = 0; i < DECODE_OWN; i++) {
+        u32 at = i * DECODE_THREADS + thread;
+        channel[i] = at < KEY_DIM       ? query_channel(key_head) + at
+                     : at < 2 * KEY_DIM ? key_channel(key_head) + at - KEY_DIM
+                                        : value_channel(head) + at - 2 * KEY_DIM;
+        if (at >= DECODE_CHANNELS || padding) continue;
+        taps[i] = load_taps(conv, channel[i]);
         #pragma unroll
         for (u32 back = CONV_TAPS - 1; back > 0; back--)
-            raw[part][CONV_TAPS - 1 - back] = memory[ring_at(position, back, channel[part])];
+            raw[i][CONV_TAPS - 1 - back] = memory[ring_at(position, back, channel[i])];
     }
-    // the last thread has the gates, the first VALUE_DIM / 8 the gated norm
-    bool gating = thread == DECODE_THREADS - 1, norming = thread < VALUE_DIM / 8;
+    bool gating = thread == DECODE_THREADS - 1;
     float head_a_log = a_log[head], head_dt_bias = dt_bias[head];
-    float gains[8], gate[8] = {}, y[8];
-    load_octet(gains, gain + thread * 8, norming);
+    if (thread < VALUE_DIM) ((float*)norm[1])[thread] = gain[thread];
     wait_for_inputs();
 
     const float* from = proj + (u64)row * ld;
     if (!padding) {
         #pragma unroll
-        for (int part = 0; part < 3; part++)
-            if (has[part]) raw[part][CONV_TAPS - 1] = from[COLUMN_QKV + channel[part]];
-        load_octet(gate, from + COLUMN_Z + head * VALUE_DIM + thread * 8, norming);
-        float now[3];
-        #pragma unroll
-        for (int part = 0; part < 3; part++) {
-            if (!has[part]) continue;
-            now[part] = convolve(taps[part], raw[part]);
-            ((float*)inputs[part])[thread] = now[part];
+        for (int i = 0; i < DECODE_OWN; i++) {
+            u32 at = i * DECODE_THREADS + thread;
+            if (at >= DECODE_CHANNELS) continue;
+            raw[i][CONV_TAPS - 1] = from[COLUMN_QKV + channel[i]];
+            ((float*)inputs)[at] = convolve(taps[i], raw[i]);
+            // those of q and k by one of the blocks that share them
+            if (at >= 2 * KEY_DIM || head % SHARING == 0)
+                memory[ring_at(position, 0, channel[i])] = raw[i][CONV_TAPS - 1];
         }
-        if (has[0]) {
-            Lengths sums = warp_lengths(now[0], now[1]);
-            if (lane == 0) parts[thread / WARP] = sums;
-        }
+        if (thread < VALUE_DIM)
+            ((float*)norm[2])[thread] = silu(from[COLUMN_Z + head * VALUE_DIM + thread]);
         if (gating) {
             gates[0] = decay_of(from[COLUMN_A + head], head_a_log, head_dt_bias);
             gates[1] = sigmoid(from[COLUMN_B + head]);
         }
-        #pragma unroll
-        for (int i = 0; i < 8; i++) gate[i] = silu(gate[i]);
+    }
+    const float* query_in = (const float*)inputs;
+    const float* key_in = query_in + KEY_DIM;
+    const float* value_in = key_in + KEY_DIM;
+    __syncthreads();
+    if (!padding) {
+        for (u32 part = thread / WARP; part < KEY_WARPS; part += DECODE_THREADS / WARP) {
+            Lengths sums = warp_lengths(query_in[part * WARP + lane], key_in[part * WARP + lane]);
+            if (lane == 0) parts[part] = sums;
+        }
     }
     __syncthreads();
     if (!padding) {
         Factors f = factors_of(parts, gates[0], gates[1]);
-        Keys query = load_keys((const float*)inputs[0]), key = load_keys((const float*)inputs[1]);
-        float value = ((const float*)inputs[2])[own_at];
-        float o = delta_token(state, query, key, value,
-                              make_float4(f.keep, f.keep_key, f.write, 0.0f),
-                              make_float2(f.keep_query, f.match));
-        if (lane % 4 == 0) ((float*)read)[own_at] = o;
+        float4 f0 = make_float4(f.keep, f.keep_key, f.write, 0.0f);
+        float2 f1 = make_float2(f.keep_query, f.match);
+        Keys query = load_keys(query_in), key = load_keys(key_in);
         #pragma unroll
-        for (int i = 0; i < LANE_ROWS; i++) store_keys(held + i * KEY_DIM, state[i]);
-        #pragma unroll
-        for (int part = 0; part < 3; part++)
-            if (has[part] && (part == 2 || head % SHARING == 0))
-                memory[ring_at(position, 0, channel[part])] = raw[part][CONV_TAPS - 1];
+        for (int pass = 0; pass < DECODE_PASSES; pass++) {
+            if (pass == 0) copy_wait<DECODE_PASSES - 1>();
+            else copy_wait<0>();
+            Keys state[LANE_ROWS];
+            #pragma unroll
+            for (int i = 0; i < LANE_ROWS; i++) state[i] = decode_keys(shared, pass, i);
+            u32 own_at = pass * PASS_ROWS + rows_at + lane % ROW_LANES / 4;
+            float o = delta_token(state, query, key, value_in[own_at], f0, f1);
+            if (lane % 4 == 0) ((float*)norm[0])[own_at] = o;
+            #pragma unroll
+            for (int i = 0; i < LANE_ROWS; i++)
+                store_keys(held + (pass * PASS_ROWS + i) * KEY_DIM, state[i]);
+        }
     }
     __syncthreads();
     if (thread >= WARP) return;
-    load_octet(y, (const float*)read + thread * 8, norming && !padding);
+    bool norming = thread < VALUE_DIM / 8;
+    float gains[8], gate[8], y[8];
+    load_octet(y, (const float*)norm[0] + thread * 8, norming && !padding);
+    load_octet(gains, (const float*)norm[1] + thread * 8, norming);
+    load_octet(gate, (const float*)norm[2] + thread * 8, norming && !padding);
     norm_octet(y, gains, gate);
 #if VALUE_DIM % GROUP == 0
     write_octet(out, row, VALUE_WIDTH, head * VALUE_DIM + thread * 8, y, norming);

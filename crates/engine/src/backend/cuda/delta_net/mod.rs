@@ -107,7 +107,7 @@ impl Pass<'_> {
 
     /// A single kernel for everything between the projections, one new token a sequence.
     fn delta_decode(&self, weights: &DeviceDeltaNet, state_at: u64) -> Result<(), Error> {
-        let DeltaNetShape { value_heads, value_dim, .. } = self.shape.delta_net;
+        let DeltaNetShape { value_heads, value_dim, key_dim, .. } = self.shape.delta_net;
         let arguments = [
             self.scratch.projected.into(),
             (delta_net_width(self.shape) as u32).into(),
@@ -123,7 +123,9 @@ impl Pass<'_> {
         ];
         let kernel = self.delta_net_kernels().delta_decode;
         let work = (Op::DeltaDecode, self.states_amount(self.plan.sequences, self.plan.rows));
-        self.launch(work, kernel, [value_heads, self.plan.rows, 1], 4 * value_dim, 0, &arguments)
+        // DECODE_THREADS and DECODE_BYTES of the kernel file
+        let (block, shared) = (2 * value_dim, 4 * value_dim * key_dim);
+        self.launch(work, kernel, [value_heads, self.plan.rows, 1], block, shared, &arguments)
     }
 
     /// Of the delta rule: a layer's states are read and written, and follow every row.
