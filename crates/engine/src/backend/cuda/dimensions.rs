@@ -37,6 +37,8 @@ pub(super) struct Dimensions {
     pub(super) pieces: usize,
     /// Width of the residual stream.
     pub(super) hidden: usize,
+    /// Shared memory that a block may ask for.
+    pub(super) shared_per_block: usize,
     /// Steps of inputs that a block for more than 64 rows holds in shared memory.
     pub(super) wide_stages: usize,
     /// Name and value of every constant.
@@ -107,7 +109,15 @@ impl Dimensions {
         ];
         let mut constants = Vec::from(values.map(|(name, value)| (name, value.to_string())));
         constants.push(("NORM_EPS", format!("{:e}f", shape.norm_eps)));
-        Self { precision, group, pieces, hidden: shape.hidden, wide_stages, constants }
+        Self {
+            precision,
+            group,
+            pieces,
+            hidden: shape.hidden,
+            shared_per_block,
+            wide_stages,
+            constants,
+        }
     }
 
     /// Halves that make up an activation.
@@ -188,6 +198,7 @@ mod tests {
             group: 64,
             pieces: 1,
             hidden: 256,
+            shared_per_block: 0,
             wide_stages: 3,
             constants: vec![constant("VOCAB", "320"), constant("A_VOCAB", "1"), constant("B", "2")],
         };

@@ -18,9 +18,10 @@ impl Pass<'_> {
         self.turns()?;
 
         let (mut delta_nets, mut attentions) = (0, 0);
-        for layer in &weights.layers {
+        let mut normed = false; // the layer's input, by the layer before
+        for (index, layer) in weights.layers.iter().enumerate() {
             // delta_net or attention
-            let gain = layer.input_norm;
+            let gain = (!normed).then_some(layer.input_norm);
             match &layer.mixer {
                 DeviceMixer::DeltaNet(mixer) => {
                     self.enter(Stage::DeltaNet);
@@ -40,10 +41,12 @@ impl Pass<'_> {
                 DeviceMlp::Dense(mlp) => {
                     self.enter(Stage::Mlp);
                     self.mlp(mlp, gain)?;
+                    normed = false;
                 }
                 DeviceMlp::Moe(moe) => {
                     self.enter(Stage::Moe);
-                    self.moe(moe, gain)?;
+                    let next = weights.layers.get(index + 1).map(|layer| layer.input_norm);
+                    normed = self.moe(moe, gain, next)?;
                 }
             }
         }

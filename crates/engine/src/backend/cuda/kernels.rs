@@ -1,6 +1,9 @@
 //! The kernels of a model: what is compiled, and the handles that come of it.
 
-use std::{collections::BTreeSet, thread};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    thread,
+};
 
 use super::{
     attention::{self, AttentionKernels, Tiles},
@@ -42,7 +45,7 @@ pub(super) struct EmbedKernels {
 pub(super) struct KernelPlan {
     units: Vec<Unit>,
     linear: Vec<Key>,
-    swiglu: Vec<SwigluKey>,
+    swiglu: BTreeMap<SwigluKey, bool>,
     tiles: Option<Tiles>,
     moe: Option<MoeDimensions>,
 }
@@ -71,11 +74,12 @@ impl KernelPlan {
         shared_per_block: usize,
     ) -> Self {
         let tiles = Tiles::new(shape, dimensions.precision, dimensions.group, shared_per_block);
-        let (linear, swiglu) = keys(shape, weights);
         let moe = weights.layers.iter().find_map(|layer| match &layer.mlp {
-            Mlp::Moe(moe) => MoeDimensions::new(shape, moe, dimensions.pieces),
+            Mlp::Moe(moe) => MoeDimensions::new(shape, moe, dimensions),
             Mlp::Dense(_) => None,
         });
+        let shared_apart = moe.as_ref().is_some_and(|moe| moe.shared_apart());
+        let (linear, swiglu) = keys(shape, weights, shared_apart);
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         let (lines, products) = matmul::instances(&linear, &swiglu, dimensions);
         let mut units = vec![
@@ -163,8 +167,13 @@ impl Kernels {
 }
 
 /// What products a model needs kernels for.
-fn keys(shape: &Shape, weights: &Weights) -> (Vec<Key>, Vec<SwigluKey>) {
-    let (mut linear, mut swiglu) = (BTreeSet::new(), BTreeSet::new());
+/// Rows of a shared expert that stands apart from the routed ones may be few, like those of a dense model.
+fn keys(
+    shape: &Shape,
+    weights: &Weights,
+    shared_apart: bool,
+) -> (Vec<Key>, BTreeMap<SwigluKey, bool>) {
+    let (mut linear, mut swiglu) = (BTreeSet::new(), BTreeMap::new());
     // As in weights.rs: neighbours of the same bits are one matrix.
     let mut projection = |matrices: &[&Linear]| {
         for run in matrices.chunk_by(|a, b| a.bits == b.bits) {
@@ -173,8 +182,8 @@ fn keys(shape: &Shape, weights: &Weights) -> (Vec<Key>, Vec<SwigluKey>) {
             linear.insert(Key::new(run[0].inputs, run[0].bits, outputs));
         }
     };
-    let mut pair = |gate: &Linear| {
-        swiglu.insert(SwigluKey::new(shape.hidden, gate.bits, gate.outputs));
+    let mut pair = |gate: &Linear, few: bool| {
+        *swiglu.entry(SwigluKey::new(shape.hidden, gate.bits, gate.outputs)).or_default() |= few;
     };
     for layer in &weights.layers {
         match &layer.mixer {
@@ -194,16 +203,16 @@ fn keys(shape: &Shape, weights: &Weights) -> (Vec<Key>, Vec<SwigluKey>) {
         }
         match &layer.mlp {
             Mlp::Dense(mlp) => {
-                pair(&mlp.gate);
+                pair(&mlp.gate, true);
                 projection(&[&mlp.down]);
             }
             Mlp::Moe(moe) => {
                 projection(&[&moe.router, &moe.shared_gate]);
-                pair(&moe.shared.gate);
+                pair(&moe.shared.gate, shared_apart);
                 projection(&[&moe.shared.down]);
             }
         }
     }
     projection(&[&weights.head]);
-    (linear.into_iter().collect(), swiglu.into_iter().collect())
+    (linear.into_iter().collect(), swiglu)
 }

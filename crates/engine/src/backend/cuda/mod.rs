@@ -9,8 +9,8 @@
 //! `Sequences` owns page tables, KV pages and recurrent states. `Scratch` owns every intermediate
 //! result, `DeviceWeights` the repacked weights.
 //!
-//! Every sum has one order that depends on the model's dimensions and on the kind of pass (few rows
-//! or many) alone, not on the other rows of the batch.
+//! Every sum has one order that depends on the model's dimensions and on the kind of pass (by how many
+//! rows it has) alone, not on the other rows of the batch.
 
 mod arena;
 mod attention;

@@ -59,10 +59,9 @@ pub(super) struct MoeScratch {
     pub(super) logits: Address,    // [rows, experts and shared gate, in tiles]
     pub(super) experts: Address,   // [rows, top k] u32
     pub(super) scores: Address,    // [rows, top k + 1]
-    pub(super) inner: Activations, // [rows * top k, expert_width]
-    pub(super) down: Address,      // [rows * top k, hidden], or [rows, top k + 1, expert_width]
-    pub(super) shared: Address,    // [rows, hidden]
-    pub(super) visits: Address,    // tables of rows by expert, see moe.cu
+    pub(super) inner: Activations, // [rows * (top k + 1), expert_width]: visits, then the shared expert
+    pub(super) down: Address, // [rows * (top k + 1), hidden] alike, or [rows, top k + 1, expert_width]
+    pub(super) visits: Address, // tables of rows by expert, see moe.cu
 }
 
 /// Spans of attention, times rows, whose results are kept apart until they are merged.
@@ -128,18 +127,15 @@ impl Scratch {
                     experts, experts_per_token, expert_width, shared_width, ..
                 } => {
                     let visits = rows * experts_per_token;
+                    let with_shared = visits + rows;
                     MlpScratch {
                         inner: memory.activations(rows, shared_width, group, pieces)?,
                         moe: Some(MoeScratch {
                             logits: memory.words(rows * router_width(experts))?,
                             experts: memory.words(visits)?,
                             scores: memory.words(rows * (experts_per_token + 1))?,
-                            inner: memory.activations(visits, expert_width, group, pieces)?,
-                            down: memory.words(
-                                (visits * shape.hidden)
-                                    .max(rows * (experts_per_token + 1) * expert_width),
-                            )?,
-                            shared: memory.words(rows * shape.hidden)?,
+                            inner: memory.activations(with_shared, expert_width, group, pieces)?,
+                            down: memory.words(with_shared * shape.hidden.max(expert_width))?,
                             visits: memory.words(super::moe::table_words(experts, visits))?,
                         }),
                     }

@@ -106,7 +106,7 @@ impl Pass<'_> {
     pub(super) fn attention(
         &self,
         weights: &DeviceAttention,
-        gain: Address,
+        gain: Option<Address>,
         layer: usize,
     ) -> Result<(), Error> {
         // qkv

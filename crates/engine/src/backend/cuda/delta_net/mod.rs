@@ -79,7 +79,7 @@ impl Pass<'_> {
     pub(super) fn delta_net(
         &self,
         weights: &DeviceDeltaNet,
-        gain: Address,
+        gain: Option<Address>,
         layer: usize,
     ) -> Result<(), Error> {
         // in_proj

@@ -16,8 +16,8 @@ struct FewRows {
     static constexpr int BLOCKS = (TOKENS + 7) / 8;             // of columns of the matrix units
     static constexpr int COLUMNS = TOKENS == 1 ? 1 : 2;         // of them in a lane that count
     // The offset costs matrix steps for a block of columns instead of subtractions for a tile, and
-    // rounds sums at 2^-24 of some ten times their size: for the default mode.
-    static constexpr bool OFFSET = PIECES == 1;
+    // rounds sums at 2^-24 of some ten times their size: for a single block, and the default mode.
+    static constexpr bool OFFSET = PIECES == 1 && BLOCKS == 1;
     static constexpr bool STAGED = STAGED_;
     static constexpr int WORDS = BITS / 4 * WARP;               // of a tile, uint4s
     static constexpr int SLOT = TILES * (WORDS + 4 * TILE_GROUPS); // of the ring, likewise
@@ -159,66 +159,100 @@ DEVICE void few_own(const F& f, Activations x, u32 row, Activations own) {
     __syncwarp();
 }
 
+// What a step takes of 8 rows.
+template <class F>
+struct FewOperands {
+    uint4 b[PIECES][2];
+    float sum[TILE_GROUPS][F::COLUMNS];
+};
+
+template <class F>
+DEVICE void few_operands(FewOperands<F>& rows, const FewInputs<F::BLOCKS, F::COLUMNS>& in, int n, int step) {
+    #pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const uint4* from = in.halves + p * in.piece + in.halves_at[n] + step * (TILE / 8);
+        rows.b[p][0] = from[0];
+        rows.b[p][1] = from[4];
+    }
+    #pragma unroll
+    for (int c = 0; c < F::COLUMNS; c++)
+        #pragma unroll
+        for (int q = 0; q < TILE_GROUPS; q++)
+            rows.sum[q][c] = in.sums[in.sums_at[n][c] + step * TILE_GROUPS + q];
+}
+
+// What OFFSET left in the products of group `q`.
+template <class F>
+DEVICE void few_offset(float (&start)[4], const FewOperands<F>& rows, int q) {
+    #pragma unroll
+    for (int i = 0; i < 4; i++) start[i] = 0.0f;
+    if (F::OFFSET)
+        #pragma unroll
+        for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
+            mma_offset<F::BITS>(start, rows.b[0][s / 2], s);
+}
+
+// Group `q` of a tile times 8 rows, into their totals.
+template <class F>
+DEVICE void few_group(float (&total)[2 * F::COLUMNS], const u32 (&a)[GROUP_STEPS][4], uint2 affine,
+                      const FewOperands<F>& rows, const float (&start)[4], int q) {
+    float d[4] = {0.0f, 0.0f, 0.0f, 0.0f}; // does not wait for `start`
+    #pragma unroll
+    for (int s = 0; s < GROUP_STEPS; s++) mma_step(d, a[s], rows.b[0][(q * GROUP_STEPS + s) / 2], s);
+    #pragma unroll
+    for (int i = 0; i < 4; i++) d[i] += start[i];
+#if PIECES == 2
+    float e[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    #pragma unroll
+    for (int s = 0; s < GROUP_STEPS; s++) mma_step(e, a[s], rows.b[1][(q * GROUP_STEPS + s) / 2], s);
+    #pragma unroll
+    for (int i = 0; i < 4; i++) d[i] = fmaf(e[i], 1.0f / 2048.0f, d[i]);
+#endif
+    #pragma unroll
+    for (int c = 0; c < F::COLUMNS; c++) {
+        add_group<F::BITS>(total[c], d[c], affine.x, rows.sum[q][c]);
+        add_group<F::BITS>(total[F::COLUMNS + c], d[2 + c], affine.y, rows.sum[q][c]);
+    }
+}
+
 // One step: TILES tiles times the activations of TILE inputs.
 template <class F>
 DEVICE void few_step(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in, int slot, int step) {
-    uint4 b[PIECES][F::BLOCKS][2];
-    float sum[TILE_GROUPS][F::BLOCKS][F::COLUMNS];
-    #pragma unroll
-    for (int n = 0; n < F::BLOCKS; n++) {
+    if constexpr (F::BLOCKS == 1) {
+        FewOperands<F> rows;
+        few_operands<F>(rows, in, 0, step);
         #pragma unroll
-        for (int p = 0; p < PIECES; p++) {
-            const uint4* from = in.halves + p * in.piece + in.halves_at[n] + step * (TILE / 8);
-            b[p][n][0] = from[0];
-            b[p][n][1] = from[4];
-        }
-        #pragma unroll
-        for (int c = 0; c < F::COLUMNS; c++)
+        for (int q = 0; q < TILE_GROUPS; q++) {
+            float start[4];
+            few_offset(start, rows, q);
             #pragma unroll
-            for (int q = 0; q < TILE_GROUPS; q++)
-                sum[q][n][c] = in.sums[in.sums_at[n][c] + step * TILE_GROUPS + q];
-    }
-
-    #pragma unroll
-    for (int q = 0; q < TILE_GROUPS; q++) {
-        float start[F::BLOCKS][4];
+            for (int o = 0; o < F::TILES; o++) {
+                u32 a[GROUP_STEPS][4];
+                #pragma unroll
+                for (int s = 0; s < GROUP_STEPS; s++)
+                    fragment<F::BITS, F::OFFSET>(a[s], f.tile[slot][o], q * GROUP_STEPS + s);
+                few_group<F>(f.total[o][0], a, f.tile[slot][o].affine[q], rows, start, q);
+            }
+        }
+    } else {
+        // the weights stay converted, and rows come and go
+        u32 a[F::TILES][TILE_GROUPS][GROUP_STEPS][4];
+        #pragma unroll
+        for (int o = 0; o < F::TILES; o++)
+            #pragma unroll
+            for (int s = 0; s < TILE / 16; s++)
+                fragment<F::BITS, F::OFFSET>(a[o][s / GROUP_STEPS][s % GROUP_STEPS], f.tile[slot][o], s);
         #pragma unroll
         for (int n = 0; n < F::BLOCKS; n++) {
+            FewOperands<F> rows;
+            few_operands<F>(rows, in, n, step);
             #pragma unroll
-            for (int i = 0; i < 4; i++) start[n][i] = 0.0f;
-            if (F::OFFSET)
+            for (int q = 0; q < TILE_GROUPS; q++) {
+                float start[4];
+                few_offset(start, rows, q);
                 #pragma unroll
-                for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
-                    mma_offset<F::BITS>(start[n], b[0][n][s / 2], s);
-        }
-        #pragma unroll
-        for (int o = 0; o < F::TILES; o++) {
-            u32 a[GROUP_STEPS][4];
-            #pragma unroll
-            for (int s = 0; s < GROUP_STEPS; s++)
-                fragment<F::BITS, F::OFFSET>(a[s], f.tile[slot][o], q * GROUP_STEPS + s);
-            uint2 affine = f.tile[slot][o].affine[q];
-            #pragma unroll
-            for (int n = 0; n < F::BLOCKS; n++) {
-                float d[4] = {0.0f, 0.0f, 0.0f, 0.0f}; // does not wait for `start`
-                #pragma unroll
-                for (int s = 0; s < GROUP_STEPS; s++)
-                    mma_step(d, a[s], b[0][n][(q * GROUP_STEPS + s) / 2], s);
-                #pragma unroll
-                for (int i = 0; i < 4; i++) d[i] += start[n][i];
-#if PIECES == 2
-                float e[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-                #pragma unroll
-                for (int s = 0; s < GROUP_STEPS; s++)
-                    mma_step(e, a[s], b[1][n][(q * GROUP_STEPS + s) / 2], s);
-                #pragma unroll
-                for (int i = 0; i < 4; i++) d[i] = fmaf(e[i], 1.0f / 2048.0f, d[i]);
-#endif
-                #pragma unroll
-                for (int c = 0; c < F::COLUMNS; c++) {
-                    add_group<F::BITS>(f.total[o][n][c], d[c], affine.x, sum[q][n][c]);
-                    add_group<F::BITS>(f.total[o][n][F::COLUMNS + c], d[2 + c], affine.y, sum[q][n][c]);
-                }
+                for (int o = 0; o < F::TILES; o++)
+                    few_group<F>(f.total[o][n], a[o][q], f.tile[slot][o].affine[q], rows, start, q);
             }
         }
     }
@@ -335,8 +369,11 @@ DEVICE void linear_few(Matrix w, const float* residual, const float* gain, Activ
     }
 }
 
+// Blocks that a multiprocessor is to have room for; 0: as it comes.
+DEVICE constexpr int few_resident(int bits, int tokens, int warps) { return bits == 4 && tokens > 16 && warps == 8 ? 2 : 0; }
+
 #define LINEAR_FEW(NAME, INPUTS, BITS, TOKENS, WARPS, TILES)                                     \
-    KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
+    KERNEL void __launch_bounds__(WARPS * WARP, few_resident(BITS, TOKENS, WARPS)) NAME(               \
         Matrix w,          /* [outputs, INPUTS] */                                               \
         Activations x,     /* [rows, INPUTS] */                                                  \
         u32 rows,                                                                                \
@@ -357,6 +394,143 @@ DEVICE void linear_few(Matrix w, const float* residual, const float* gain, Activ
         u32 ld, u32 column, u32 outputs) {                                                       \
         linear_few<HIDDEN, BITS, 1, WARPS, TILES, true>(w, residual, gain, x, 1, out, ld,        \
                                                         column, outputs, 0);                     \
+    }
+
+// ---- few rows, held ----------------------------------------------------------------------------
+//
+// A large matrix has more tiles of outputs than a multiprocessor takes at once: what its blocks read of the
+// activations of many rows then counts more than the weights. A block holds them all in shared memory.
+
+// Of ROWS rows in shared memory: halves [PIECES][ROWS][ROW] uint4, then sums [ROWS][SUMS] float. Rows that
+// meet in a read lie in different banks.
+template <int INPUTS, int ROWS>
+struct HeldRows {
+    static constexpr int CHUNKS = INPUTS / 8, ROW = CHUNKS + 4, GROUPS = INPUTS / GROUP, SUMS = GROUPS + 1;
+    static constexpr int HALVES = PIECES * ROWS * ROW * 16;
+    static constexpr int BYTES = HALVES + ROWS * SUMS * 4;
+};
+
+// Starts copies of COUNT runs of RUN inputs, each APART after the one before, from input `first` on; a block of
+// THREADS. Row r is row(r) of x, zeros where r >= count.
+template <int INPUTS, int ROWS, int THREADS, int RUN, int COUNT, int APART, class Row>
+DEVICE void held_fetch(u8* shared, Activations x, u32 first, u32 count, Row row) {
+    typedef HeldRows<INPUTS, ROWS> H;
+    constexpr int CHUNKS = RUN / 8 * COUNT;
+    #pragma unroll 4
+    for (int i = threadIdx.x; i < PIECES * ROWS * CHUNKS; i += THREADS) {
+        u32 at = i % CHUNKS, r = i / CHUNKS % ROWS, piece = i / (CHUNKS * ROWS);
+        u32 chunk = first / 8 + at / (RUN / 8) * (APART / 8) + at % (RUN / 8);
+        bool valid = r < count;
+        copy_async(shared + ((piece * ROWS + r) * H::ROW + chunk) * 16,
+                   (const uint4*)x.halves + ((u64)piece * x.rows + row(valid ? r : 0)) * H::CHUNKS + chunk, valid);
+    }
+    copy_commit();
+}
+
+// The same of the sums, which are there after a barrier.
+template <int INPUTS, int ROWS, int THREADS, class Row>
+DEVICE void held_sums(u8* shared, Activations x, u32 count, Row row) {
+    typedef HeldRows<INPUTS, ROWS> H;
+    float* sums = (float*)(shared + H::HALVES);
+    #pragma unroll 4
+    for (int i = threadIdx.x; i < ROWS * H::GROUPS; i += THREADS) {
+        u32 group = i % H::GROUPS, r = i / H::GROUPS;
+        sums[r * H::SUMS + group] = r < count ? x.sums[(u64)row(r) * H::GROUPS + group] : 0.0f;
+    }
+}
+
+// As few_step wants them.
+template <class F>
+DEVICE FewInputs<F::BLOCKS, F::COLUMNS> held_inputs(const F& f, const u8* shared) {
+    typedef HeldRows<F::INPUTS, F::TOKENS> H;
+    FewInputs<F::BLOCKS, F::COLUMNS> in;
+    int lane = threadIdx.x % WARP;
+    in.halves = (const uint4*)shared;
+    in.sums = (const float*)(shared + H::HALVES);
+    in.piece = F::TOKENS * H::ROW;
+    #pragma unroll
+    for (int n = 0; n < F::BLOCKS; n++) {
+        in.halves_at[n] = (n * 8 + lane / 4) * H::ROW + f.first * (TILE / 8) + lane % 4;
+        #pragma unroll
+        for (int c = 0; c < F::COLUMNS; c++)
+            in.sums_at[n][c] = (n * 8 + lane % 4 * 2 + c) * H::SUMS + f.first * TILE_GROUPS;
+    }
+    return in;
+}
+
+// PAIRS pairs of tiles of outputs, each pair's inputs split SPLIT ways.
+template <int INPUTS, int BITS, int TOKENS, int SPLIT, int PAIRS>
+DEVICE void linear_held(Matrix w, Activations x, u32 rows, float* out, u32 ld, u32 column, u32 outputs,
+                        u32 add, u8* shared) {
+    typedef FewRows<INPUTS, BITS, TOKENS, 2, SPLIT, 8, true> F;
+    typedef HeldRows<INPUTS, TOKENS> H;
+    constexpr int THREADS = SPLIT * PAIRS * WARP, TILES = 2 * PAIRS, HALF = F::SHARE / 2;
+    static_assert(F::EVEN && F::SHARE % 2 == 0, "halves of a share");
+    static_assert(SPLIT * TILES * TOKENS * PART_STRIDE * 4 <= H::BYTES, "parts lie where activations have");
+    int warp = threadIdx.x / WARP, pair = warp % PAIRS, share = warp / PAIRS;
+    F f;
+    f.ring = (uint4*)(shared + H::BYTES) + warp * F::RING;
+    few_share(f, share);
+    u32 tile_rows = (outputs + 15) / 16;
+    #pragma unroll
+    for (int o = 0; o < 2; o++) few_tile_row(f, o, w, min(blockIdx.x * TILES + 2 * pair + o, tile_rows - 1));
+    few_start(f);
+    start_next();
+    wait_for_inputs();
+    u32 first_row = blockIdx.y * TOKENS, count = min(rows - first_row, (u32)TOKENS);
+    auto row = [&](u32 r) { return first_row + r; };
+    // the first half of every share, then the second
+    held_fetch<INPUTS, TOKENS, THREADS, HALF * TILE, SPLIT, F::SHARE * TILE>(shared, x, 0, count, row);
+    held_fetch<INPUTS, TOKENS, THREADS, HALF * TILE, SPLIT, F::SHARE * TILE>(shared, x, HALF * TILE, count, row);
+    held_sums<INPUTS, TOKENS, THREADS>(shared, x, count, row);
+    FewInputs<F::BLOCKS, F::COLUMNS> in = held_inputs(f, shared);
+    #pragma unroll
+    for (int o = 0; o < 2; o++)
+        #pragma unroll
+        for (int n = 0; n < F::BLOCKS; n++)
+            #pragma unroll
+            for (int i = 0; i < 2 * F::COLUMNS; i++) f.total[o][n][i] = 0.0f;
+    #pragma unroll 1
+    for (int half = 0; half < 2; half++) {
+        if (half == 0) copy_wait<1>();
+        else copy_wait<HALF>(); // steps of weights asked for since
+        __syncthreads();
+        #pragma unroll 1
+        for (int step = half * HALF; step < (half + 1) * HALF; step++) {
+            few_staged(f, step % F::DEPTH);
+            few_step(f, in, 0, step);
+            __syncwarp(); // the slot has been read
+            if (step + F::DEPTH < F::SHARE) few_load(f, step % F::DEPTH, step + F::DEPTH);
+            copy_commit();
+        }
+    }
+    __syncthreads(); // nobody needs the activations
+    auto part = (float(*)[TILES][TOKENS][PART_STRIDE])shared; // [SPLIT]
+    few_part(f, 0, part[share][2 * pair]);
+    few_part(f, 1, part[share][2 * pair + 1]);
+    __syncthreads();
+    for (int i = threadIdx.x; i < TOKENS * TILES * 16; i += THREADS) {
+        u32 at = i % (TILES * 16), r = i / (TILES * 16), output = blockIdx.x * (TILES * 16) + at;
+        if (r >= count || output >= outputs) continue;
+        float* to = out + (u64)(first_row + r) * ld + column + output;
+        float sum = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < SPLIT; k++) sum += part[k][at / 16][r][at % 16];
+        *to = (add ? *to : 0.0f) + sum;
+    }
+}
+
+#define LINEAR_HELD(NAME, INPUTS, BITS, TOKENS, SPLIT, PAIRS)                                    \
+    KERNEL void __launch_bounds__(SPLIT * PAIRS * WARP, 1) NAME(                                 \
+        Matrix w,          /* [outputs, INPUTS] */                                               \
+        Activations x,     /* [rows, INPUTS] */                                                  \
+        u32 rows,                                                                                \
+        float* out,        /* [rows, ld]: columns from `column` on */                            \
+        u32 ld, u32 column, u32 outputs,                                                         \
+        u32 add) {         /* 0: out = ; 1: out += */                                            \
+        SHARED_DYNAMIC(shared);                                                                  \
+        linear_held<INPUTS, BITS, TOKENS, SPLIT, PAIRS>(w, x, rows, out, ld, column, outputs,    \
+                                                        add, shared);                            \
     }
 
 // ---- few rows, SwiGLU --------------------------------------------------------------------------

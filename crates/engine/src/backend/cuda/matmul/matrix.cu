@@ -15,6 +15,11 @@
 // LINEAR_FEW_NORM(name, BITS, WARPS, TILES): the same for one row that it norms by itself.
 //     grid ceil(ceil(outputs / 16) / TILES), block 32 * WARPS; HIDDEN are the inputs
 //
+// LINEAR_HELD(name, INPUTS, BITS, TOKENS, SPLIT, PAIRS): the same for matrices of many outputs, rows held.
+//     grid (ceil(ceil(outputs / 16) / (2 * PAIRS)), ceil(rows / TOKENS)), block 32 * SPLIT * PAIRS, dynamic
+//     shared HeldRows<INPUTS, TOKENS>::BYTES and 16 * FewRows::RING for each warp
+//     INPUTS a multiple of 128 * SPLIT. The order of sums depends on SPLIT alone.
+//
 // LINEAR_MANY(name, INPUTS, BITS, ROWS, WARPS): matrix products, ROWS rows and 32 * WARPS outputs a block.
 //     grid (ceil(outputs / (32 * WARPS)), ceil(rows / ROWS)), block 32 * WARPS,
 //     dynamic shared MANY_BYTES(BITS, ROWS, WARPS) (above 48 KB for 64 rows and 8 warps, or 128 rows:

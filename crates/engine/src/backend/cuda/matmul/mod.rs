@@ -3,6 +3,14 @@
 //! A pass of few rows reads each matrix once and is bound by memory; one of many rows is bound by
 //! the matrix units. They have kernels of their own, which sum in different orders.
 
+#[cfg(all(
+    test,
+    feature = "cuda-emulator",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+mod tests;
+
 use std::{collections::BTreeMap, fmt::Write};
 
 use super::{
@@ -28,10 +36,17 @@ pub(super) const SOURCE: &str = concat!(
 );
 
 /// Most rows of a pass of few rows.
-pub(super) const FEW_ROWS_MAX: usize = 16;
+pub(super) const FEW_ROWS_MAX: usize = 64;
 
-/// Rows that a kernel for few rows takes at once.
-const FEW_ROWS: [usize; 3] = [1, 8, 16];
+/// The same for a matrix that fills the device anyhow, and is read once for more rows.
+const FEW_ROWS_MAX_TALL: usize = 16;
+
+/// Rows that a kernel for few rows takes at once; the last only where an activation is a single half.
+const FEW_ROWS: [usize; 4] = [1, 8, 16, 32];
+
+/// The same of a SwiGLU, and most rows for which these are better.
+const SWIGLU_FEW_ROWS_MAX: usize = 16;
+const SWIGLU_FEW_ROWS: [usize; 3] = [1, 8, 16];
 
 /// Blocks of the kernels for many rows, smallest first; the last only where an activation is a single
 /// half.
@@ -50,6 +65,13 @@ const MANY_ROUND: usize = 400;
 
 /// Parts into which a SwiGLU of few rows cuts the inputs.
 const SWIGLU_SPLIT: usize = 4;
+
+/// Rows that a kernel takes at once which holds them in shared memory, parts into which it cuts the inputs, and
+/// pairs of tiles of outputs of its block: on 132 multiprocessors all blocks of a mixer's first matrix run at
+/// once.
+const HELD_ROWS: usize = 32;
+const HELD_SPLIT: usize = 4;
+const HELD_PAIRS: usize = 3;
 
 /// Tiles of outputs from which on the matrix alone fills the device.
 const TALL_TILES: usize = 4096;
@@ -102,12 +124,14 @@ pub(super) struct SwigluKey {
     pub(super) narrow: bool,
 }
 
-/// One kernel for each of [`FEW_ROWS`] and of [`many_blocks`].
+/// One kernel for each of [`few_rows`] and of [`many_blocks`].
 #[derive(Debug)]
 struct Variants {
-    few: [Kernel; FEW_ROWS.len()],
+    few: Vec<(Kernel, usize)>,
     /// For a single row that it norms by itself.
     norm: Option<Kernel>,
+    /// For up to [`HELD_ROWS`], which it holds.
+    held: Option<Kernel>,
     many: Vec<(Kernel, ManyBlock)>,
 }
 
@@ -155,6 +179,17 @@ impl Key {
         }
     }
 
+    /// The rows that its kernels for few rows take at once, apart from one that holds them.
+    fn few_rows(self, dimensions: &Dimensions) -> &'static [usize] {
+        let wide = dimensions.pieces == 1 && self.height != Height::Tall && !self.holds(dimensions);
+        &FEW_ROWS[..FEW_ROWS.len() - usize::from(!wide)]
+    }
+
+    /// Most rows for which a kernel of these is the better one.
+    fn few_rows_max(self) -> usize {
+        if self.height == Height::Tall { FEW_ROWS_MAX_TALL } else { FEW_ROWS_MAX }
+    }
+
     /// Tiles of outputs of a block for few rows, `rows` of them at once.
     fn few_tiles(self, rows: usize) -> usize {
         match self.height {
@@ -169,6 +204,21 @@ impl Key {
         self.inputs == dimensions.hidden
             && self.height != Height::Tall
             && self.inputs * dimensions.pieces <= NORM_HALVES
+    }
+
+    /// Whether there is a kernel that holds the rows in shared memory.
+    fn holds(self, dimensions: &Dimensions) -> bool {
+        self.height == Height::Middle
+            && dimensions.pieces == 1
+            && self.inputs.is_multiple_of(HELD_SPLIT * 2 * TILE_INPUTS)
+            && self.held_bytes(dimensions.group) <= dimensions.shared_per_block
+    }
+
+    /// Shared memory of its block: rows, and the weights that its warps have under way.
+    fn held_bytes(self, group: usize) -> usize {
+        let depth = (16 / self.bits).min(self.inputs / TILE_INPUTS / HELD_SPLIT);
+        let tile = 128 * self.bits + 64 * (TILE_INPUTS / group);
+        held_bytes(self.inputs, HELD_ROWS, group, 1) + HELD_SPLIT * HELD_PAIRS * depth * 2 * tile
     }
 
     /// What its kernels' names start with.
@@ -200,10 +250,10 @@ impl SwigluKey {
 }
 
 /// Lines that make the kernels for these matrices, and the kernels' names in the order in which
-/// [`MatmulKernels::new`] wants them.
+/// [`MatmulKernels::new`] wants them. Of a SwiGLU it says whether there are ever few rows for it.
 pub(super) fn instances(
     linear: &[Key],
-    swiglu: &[SwigluKey],
+    swiglu: &BTreeMap<SwigluKey, bool>,
     dimensions: &Dimensions,
 ) -> (String, Vec<String>) {
     let mut lines = String::new();
@@ -216,7 +266,7 @@ pub(super) fn instances(
     };
     for key in linear {
         let (name, Key { inputs, bits, .. }) = (key.name(), *key);
-        for rows in FEW_ROWS {
+        for &rows in key.few_rows(dimensions) {
             let parameters = [inputs, bits, rows, key.few_warps(), key.few_tiles(rows)];
             add(format!("{name}_few_{rows}"), "LINEAR_FEW", parameters);
         }
@@ -224,14 +274,18 @@ pub(super) fn instances(
             let parameters = [bits, key.few_warps(), key.few_tiles(1), 0, 0];
             add(format!("{name}_few_norm"), "LINEAR_FEW_NORM", parameters);
         }
+        if key.holds(dimensions) {
+            let parameters = [inputs, bits, HELD_ROWS, HELD_SPLIT, HELD_PAIRS];
+            add(format!("{name}_held"), "LINEAR_HELD", parameters);
+        }
         for &ManyBlock { rows, warps, .. } in many_blocks(dimensions) {
             add(format!("{name}_many_{rows}"), "LINEAR_MANY", [inputs, bits, rows, warps, 0]);
         }
     }
-    for key in swiglu {
+    for (key, &few) in swiglu {
         let &SwigluKey { inputs, bits, narrow } = key;
         let width = if narrow { "_narrow" } else { "" };
-        for rows in FEW_ROWS {
+        for &rows in swiglu_few_rows(few) {
             let name = format!("swiglu_{inputs}_{bits}{width}_few_{rows}");
             add(name, "SWIGLU_FEW", [inputs, bits, rows, key.split(), 0]);
         }
@@ -244,9 +298,19 @@ pub(super) fn instances(
     (lines, names)
 }
 
+/// The rows that a SwiGLU's kernels for few rows take at once, if it has any.
+fn swiglu_few_rows(few: bool) -> &'static [usize] {
+    if few { &SWIGLU_FEW_ROWS } else { &[] }
+}
+
 /// The blocks for many rows.
 fn many_blocks(dimensions: &Dimensions) -> &'static [ManyBlock] {
     &MANY_BLOCKS[..=MANY_BLOCKS.len() - dimensions.pieces]
+}
+
+/// `HeldRows::BYTES` of the kernel file: shared memory for the activations of so many rows.
+pub(super) fn held_bytes(inputs: usize, rows: usize, group: usize, pieces: usize) -> usize {
+    rows * (pieces * (2 * inputs + 64) + 4 * (inputs / group + 1))
 }
 
 /// `MANY_BYTES` of the kernel file: shared memory of a block for many rows.
@@ -265,7 +329,7 @@ impl MatmulKernels {
     /// From the kernels that [`instances`] has named.
     pub(super) fn new(
         linear: &[Key],
-        swiglu: &[SwigluKey],
+        swiglu: &BTreeMap<SwigluKey, bool>,
         dimensions: &Dimensions,
         kernels: &[Kernel],
     ) -> Self {
@@ -277,14 +341,16 @@ impl MatmulKernels {
                 .iter()
                 .map(|&key| {
                     let blocks = many_blocks(dimensions).iter().copied();
-                    (key, Variants::new(key.norms(dimensions), blocks, &mut next))
+                    let few = key.few_rows(dimensions);
+                    let single = [key.norms(dimensions), key.holds(dimensions)];
+                    (key, Variants::new(few, single, blocks, &mut next))
                 })
                 .collect(),
             swiglu: swiglu
                 .iter()
-                .map(|&key| {
+                .map(|(&key, &few)| {
                     let blocks = many_blocks(dimensions).iter().map(|&block| key.block(block));
-                    (key, Variants::new(false, blocks, &mut next))
+                    (key, Variants::new(swiglu_few_rows(few), [false; 2], blocks, &mut next))
                 })
                 .collect(),
         }
@@ -293,22 +359,24 @@ impl MatmulKernels {
 
 impl Variants {
     fn new(
-        norms: bool,
+        few: &[usize],
+        [norms, holds]: [bool; 2],
         blocks: impl Iterator<Item = ManyBlock>,
         next: &mut impl FnMut() -> Kernel,
     ) -> Self {
         Self {
-            few: FEW_ROWS.map(|_| next()),
+            few: few.iter().map(|&rows| (next(), rows)).collect(),
             norm: norms.then(&mut *next),
+            held: holds.then(&mut *next),
             many: blocks.map(|block| (next(), block)).collect(),
         }
     }
 
-    /// The kernel for few rows, and the rows that it takes at once.
-    fn few(&self, rows: usize) -> (Kernel, usize) {
-        let fits = FEW_ROWS.iter().position(|&size| rows <= size);
-        let index = fits.unwrap_or(FEW_ROWS.len() - 1);
-        (self.few[index], FEW_ROWS[index])
+    /// The kernel for few rows, and the rows that it takes at once; nothing where more than `most` are
+    /// too many for it.
+    fn few(&self, rows: usize, most: usize) -> Option<(Kernel, usize)> {
+        let fits = self.few.iter().find(|(_, size)| rows <= *size);
+        fits.or(self.few.last()).filter(|_| rows <= most).copied()
     }
 
     /// The kernel for many rows that is through first, and its block. Of those whose `shared` bytes
@@ -351,25 +419,28 @@ impl Pass<'_> {
             .try_for_each(|part| self.linear(op, part, x, rows, (out, width), false))
     }
 
-    /// [`Pass::project`] of the RMSNorm of the residual stream, which also goes to `scratch.normed`.
+    /// [`Pass::project`] of the RMSNorm of the residual stream, which also goes to `scratch.normed`;
+    /// without a gain it is there already.
     ///
     /// # Errors
     /// When the device fails.
     pub(super) fn norm_project(
         &self,
         op: Op,
-        gain: Address,
+        gain: Option<Address>,
         projection: &Projection,
         out: Address,
         width: usize,
     ) -> Result<(), Error> {
         let rows = self.plan.rows;
-        let norms = |part| self.product(part, width).2.norm.is_some();
-        if rows == 1 && projection.parts.iter().all(norms) {
-            let mut parts = projection.parts.iter();
-            return parts.try_for_each(|part| self.linear_norm(op, part, gain, out, width));
+        if let Some(gain) = gain {
+            let norms = |part| self.product(part, width).2.norm.is_some();
+            if rows == 1 && projection.parts.iter().all(norms) {
+                let mut parts = projection.parts.iter();
+                return parts.try_for_each(|part| self.linear_norm(op, part, gain, out, width));
+            }
+            self.norm(gain)?;
         }
-        self.norm(gain)?;
         self.project(op, projection, self.scratch.normed, rows, out, width)
     }
 
@@ -441,10 +512,17 @@ impl Pass<'_> {
             u32::from(add).into(),
         ];
         let work = (op, part.amount.rows(rows));
-        if rows <= FEW_ROWS_MAX {
-            let (kernel, at_once) = kernels.few(rows);
-            let tiles = outputs.div_ceil(TILE_OUTPUTS).div_ceil(key.few_tiles(at_once));
-            let grid = [tiles, rows.div_ceil(at_once), 1];
+        let tiles = outputs.div_ceil(TILE_OUTPUTS);
+        if let Some(kernel) = kernels.held
+            && (FEW_ROWS[2] + 1..=FEW_ROWS_MAX).contains(&rows)
+        {
+            let grid = [tiles.div_ceil(2 * HELD_PAIRS), rows.div_ceil(HELD_ROWS), 1];
+            let shared = key.held_bytes(self.dimensions.group);
+            let block = 32 * HELD_SPLIT * HELD_PAIRS;
+            return self.launch(work, kernel, grid, block, shared, &arguments);
+        }
+        if let Some((kernel, at_once)) = kernels.few(rows, key.few_rows_max()) {
+            let grid = [tiles.div_ceil(key.few_tiles(at_once)), rows.div_ceil(at_once), 1];
             return self.launch(work, kernel, grid, 32 * key.few_warps(), 0, &arguments);
         }
         self.launch_many(work, kernels, part.bits, [outputs, rows], &arguments)
@@ -488,8 +566,7 @@ impl Pass<'_> {
             inner.into(),
         ];
         let work = (op, weights.gate_up_amount.rows(rows));
-        if rows <= FEW_ROWS_MAX {
-            let (kernel, at_once) = kernels.few(rows);
+        if let Some((kernel, at_once)) = kernels.few(rows, SWIGLU_FEW_ROWS_MAX) {
             let grid = [weights.width / TILE_INPUTS, rows.div_ceil(at_once), 1];
             return self.launch(work, kernel, grid, 128 * key.split(), 0, &arguments);
         }

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use super::{
-    device::{Address, Kernel},
-    matmul::many_bytes,
-    pass::Pass,
+    device::{Address, Argument, Kernel},
+    dimensions::Dimensions,
+    matmul::{held_bytes, many_bytes},
+    pass::{Pass, row_threads},
     profile::Amount,
     scratch::{MoeScratch, router_width},
     weights::DeviceMoe,
@@ -22,9 +23,19 @@ pub(super) const SOURCE: &str = include_str!("moe.cu");
 /// Most rows for which each visit reads its expert for itself.
 const FEW_ROWS_MAX: usize = 4;
 
-/// Visits of a block where many rows are sorted by expert; the last only where an activation is a
-/// single half.
-const TILES: [usize; 4] = [8, 32, 64, 128];
+/// Visits of a block where rows are sorted by expert; the last only where an activation is a single
+/// half. The first has kernels of its own.
+const TILES: [usize; 4] = [TILE_VISITS, 32, 64, 128];
+
+/// `TILE_VISITS` of the kernel file.
+const TILE_VISITS: usize = 8;
+
+/// `ROUTE_ROWS` of the kernel file, and the threads of the block that routes and sorts so many.
+const ROUTE_ROWS: usize = 64;
+const ROUTE_THREADS: usize = 1024;
+
+/// `TILE_DOWN_ROWS` of the kernel file.
+const TILE_DOWN_ROWS: usize = 4;
 
 /// Warps of a block of a product with few rows, at most.
 const FEW_WARPS: usize = 8;
@@ -39,6 +50,10 @@ pub(super) struct MoeDimensions {
     bits: usize,
     down_bits: usize,
     pieces: usize,
+    /// Inputs that share a scale and a bias.
+    group: usize,
+    /// Shared memory that a block may ask for.
+    shared_per_block: usize,
     /// Routed and shared experts are alike, so that one kernel takes them together.
     alike: bool,
 }
@@ -48,6 +63,8 @@ pub(super) struct MoeKernels {
     dimensions: MoeDimensions,
     route: Kernel,
     sort_visits: Kernel,
+    /// Both, of few rows.
+    route_visits: Kernel,
     combine: Kernel,
     /// gate and up, down
     many: Vec<[Kernel; 2]>,
@@ -57,7 +74,7 @@ pub(super) struct MoeKernels {
 
 impl MoeDimensions {
     /// Of a model with experts.
-    pub(super) fn new(shape: &Shape, layer: &Moe, pieces: usize) -> Option<Self> {
+    pub(super) fn new(shape: &Shape, layer: &Moe, dimensions: &Dimensions) -> Option<Self> {
         let MlpShape::Moe { experts, experts_per_token, expert_width, shared_width, .. } =
             shape.mlp
         else {
@@ -66,8 +83,7 @@ impl MoeDimensions {
         let (gate, down) = (&layer.experts.gate[0], &layer.experts.down[0]);
         let alike = expert_width == shared_width
             && gate.bits == layer.shared.gate.bits
-            && down.bits == layer.shared.down.bits
-            && (experts_per_token + 1) * expert_width * pieces <= 20_480;
+            && down.bits == layer.shared.down.bits;
         Some(Self {
             experts,
             top_k: experts_per_token,
@@ -75,7 +91,9 @@ impl MoeDimensions {
             hidden: shape.hidden,
             bits: gate.bits,
             down_bits: down.bits,
-            pieces,
+            pieces: dimensions.pieces,
+            group: dimensions.group,
+            shared_per_block: dimensions.shared_per_block,
             alike,
         })
     }
@@ -83,6 +101,26 @@ impl MoeDimensions {
     /// Visits of a block for many rows.
     fn tiles(&self) -> &'static [usize] {
         &TILES[..=TILES.len() - self.pieces]
+    }
+
+    /// Whether there are kernels for which each visit reads its expert for itself.
+    fn few(&self) -> bool {
+        self.alike && (self.top_k + 1) * self.width * self.pieces <= 20_480
+    }
+
+    /// Whether few rows go to the shared expert apart from the routed ones.
+    pub(super) fn shared_apart(&self) -> bool {
+        !self.alike || !self.tiles_fit()
+    }
+
+    /// Whether the device has the shared memory for few visits an expert, and for the visits' numbers.
+    fn tiles_fit(&self) -> bool {
+        self.tile_bytes(self.hidden.max(self.width)) + 2 * 4 * TILE_VISITS <= self.shared_per_block
+    }
+
+    /// Shared memory of a block for few visits, of a matrix with so many inputs.
+    fn tile_bytes(&self, inputs: usize) -> usize {
+        held_bytes(inputs, TILE_VISITS, self.group, self.pieces)
     }
 
     /// Warps of a block for few rows.
@@ -98,18 +136,21 @@ impl MoeDimensions {
     /// Lines that make the kernels, and their names as [`MoeKernels::new`] wants them.
     pub(super) fn instances(&self) -> (String, Vec<String>) {
         let mut lines = String::new();
-        let mut names: Vec<String> = ["route", "sort_visits", "combine"].map(str::to_owned).into();
+        let mut names: Vec<String> =
+            ["route", "sort_visits", "route_visits", "combine"].map(str::to_owned).into();
         let (bits, down_bits, warps) = (self.bits, self.down_bits, self.many_warps());
         let mut add = |name: String, what: &str, parameters: &str| {
             writeln!(lines, "{what}({name}, {parameters})").expect("into a string");
             names.push(name);
         };
-        for tile in self.tiles() {
+        add(format!("moe_{TILE_VISITS}"), "EXPERTS_TILE", &format!("{bits}, {warps}"));
+        add(format!("moe_down_{TILE_VISITS}"), "EXPERTS_TILE_DOWN", &format!("{down_bits}, 8"));
+        for tile in &self.tiles()[1..] {
             add(format!("moe_{tile}"), "EXPERTS_MANY", &format!("{bits}, {tile}, {warps}"));
             let parameters = format!("{down_bits}, {tile}, 8");
             add(format!("moe_down_{tile}"), "EXPERTS_MANY_DOWN", &parameters);
         }
-        if self.alike {
+        if self.few() {
             let parameters = format!("{bits}, {}, 1", self.few_warps());
             add("moe_few".into(), "EXPERTS_FEW", &parameters);
             add("moe_few_down".into(), "EXPERTS_FEW_DOWN", &format!("{down_bits}"));
@@ -127,9 +168,10 @@ impl MoeKernels {
             dimensions,
             route: next(),
             sort_visits: next(),
+            route_visits: next(),
             combine: next(),
             many: dimensions.tiles().iter().map(|_| [next(), next()]).collect(),
-            few: dimensions.alike.then(|| [next(), next()]),
+            few: dimensions.few().then(|| [next(), next()]),
         }
     }
 }
@@ -140,22 +182,34 @@ pub(super) fn table_words(experts: usize, visits: usize) -> usize {
 }
 
 impl Pass<'_> {
-    /// Adds what the experts say of the rows, normed with `gain`, to the residual stream.
+    /// Adds what the experts say of the rows, normed with `gain`, to the residual stream. Whether the
+    /// result was also normed with `next_gain`.
     ///
     /// # Errors
     /// When the device fails.
-    pub(super) fn moe(&self, weights: &DeviceMoe, gain: Address) -> Result<(), Error> {
+    pub(super) fn moe(
+        &self,
+        weights: &DeviceMoe,
+        gain: Address,
+        next_gain: Option<Address>,
+    ) -> Result<bool, Error> {
         let kernels = self.kernels.moe.as_ref().expect("made for this shape");
         let scratch = self.scratch.mlp.moe.as_ref().expect("made for this shape");
         let rows = self.plan.rows;
 
         // route
         let width = router_width(kernels.dimensions.experts);
-        self.norm_project(Op::Router, gain, &weights.router, scratch.logits, width)?;
+        self.norm_project(Op::Router, Some(gain), &weights.router, scratch.logits, width)?;
 
         match kernels.few {
-            Some(few) if rows <= FEW_ROWS_MAX => self.moe_few(weights, kernels, scratch, few),
-            _ => self.moe_many(weights, kernels, scratch),
+            Some(few) if rows <= FEW_ROWS_MAX => {
+                self.moe_few(weights, kernels, scratch, few)?;
+                Ok(false)
+            }
+            _ => {
+                self.moe_many(weights, kernels, scratch, next_gain)?;
+                Ok(next_gain.is_some())
+            }
         }
     }
 
@@ -217,57 +271,158 @@ impl Pass<'_> {
         weights: &DeviceMoe,
         kernels: &MoeKernels,
         scratch: &MoeScratch,
+        next_gain: Option<Address>,
     ) -> Result<(), Error> {
         let dimensions = &kernels.dimensions;
-        let &MoeDimensions { experts, top_k, width, hidden, .. } = dimensions;
+        let &MoeDimensions { experts, top_k, hidden, .. } = dimensions;
         let rows = self.plan.rows;
         let visits = rows * top_k;
-        self.launch(
-            Op::Choose,
-            kernels.route,
-            [rows.div_ceil(4), 1, 1],
-            128,
-            0,
-            &[
-                scratch.logits.into(),
-                (router_width(experts) as u32).into(),
-                shared_column(experts).into(),
-                self.plan.row_sequence.into(),
-                self.rows(),
-                scratch.experts.into(),
-                scratch.scores.into(),
-            ],
-        )?;
-
-        // experts
         let size = self.tile_size(dimensions, visits);
         let tile = TILES[size];
         let order = scratch.visits;
         let tiles = order.plus(4 * visits.next_multiple_of(4));
+        let at_once = rows <= ROUTE_ROWS && experts <= ROUTE_THREADS;
+        let tile_count = match visits / tile + experts {
+            most if at_once => most.min(visits), // they stand side by side
+            most => most,
+        };
+        let arguments = [
+            scratch.logits.into(),
+            (router_width(experts) as u32).into(),
+            shared_column(experts).into(),
+            self.plan.row_sequence.into(),
+            self.rows(),
+            scratch.experts.into(),
+            scratch.scores.into(),
+            (tile as u32).into(),
+            (tile_count as u32).into(),
+            order.into(),
+            tiles.into(),
+        ];
+        if at_once {
+            let kernel = kernels.route_visits;
+            self.launch(Op::Choose, kernel, [1, 1, 1], ROUTE_THREADS, 0, &arguments)?;
+        } else {
+            let (grid, arguments) = ([rows.div_ceil(4), 1, 1], &arguments[..7]);
+            self.launch(Op::Choose, kernels.route, grid, 128, 0, arguments)?;
+            self.launch(
+                Op::SortVisits,
+                kernels.sort_visits,
+                [experts, 1, 1],
+                256,
+                0,
+                &[
+                    scratch.experts.into(),
+                    (visits as u32).into(),
+                    (tile as u32).into(),
+                    order.into(),
+                    tiles.into(),
+                ],
+            )?;
+        }
+
+        // experts
+        let tables = (order, tiles, tile_count);
+        if size == 0 {
+            self.experts_tile(weights, kernels, scratch, tables)?;
+        } else {
+            self.experts_many(weights, kernels, scratch, tables, size)?;
+        }
+        let shared = scratch.down.plus(4 * visits * hidden);
+        if size > 0 || !dimensions.alike {
+            let inner = self.scratch.mlp.inner;
+            self.swiglu(Op::SharedExpert, &weights.shared, self.scratch.normed, inner)?;
+            self.project_down(Op::SharedExpert, &weights.shared, inner, shared, false)?;
+        }
+
+        // combine
         self.launch(
-            Op::SortVisits,
-            kernels.sort_visits,
-            [experts, 1, 1],
-            256,
+            Op::Combine,
+            kernels.combine,
+            [rows, 1, 1],
+            row_threads(hidden),
             0,
             &[
+                scratch.down.into(),
+                shared.into(),
+                scratch.scores.into(),
                 scratch.experts.into(),
-                (visits as u32).into(),
-                (tile as u32).into(),
+                self.scratch.x.into(),
+                next_gain.map_or(Argument::NULL, Argument::from),
+                self.scratch.normed.into(),
+            ],
+        )
+    }
+
+    /// Few visits an expert; the shared expert with them where it is like the others.
+    fn experts_tile(
+        &self,
+        weights: &DeviceMoe,
+        kernels: &MoeKernels,
+        scratch: &MoeScratch,
+        (order, tiles, tile_count): (Address, Address, usize),
+    ) -> Result<(), Error> {
+        let dimensions = &kernels.dimensions;
+        let &MoeDimensions { top_k, width, hidden, alike, .. } = dimensions;
+        let rows = self.plan.rows;
+        let [gate_up, down] = kernels.many[0];
+        let shared_tiles = if alike { rows.div_ceil(TILE_VISITS) } else { 0 };
+        let tile_count = shared_tiles + tile_count;
+        let warps = dimensions.many_warps();
+        self.launch(
+            (Op::ExpertsGateUp, self.visits_amount(weights.experts.gate_up_amount, top_k)),
+            gate_up,
+            [width / (16 * warps), tile_count, 1],
+            32 * warps,
+            dimensions.tile_bytes(hidden),
+            &[
+                weights.experts.gate.into(),
+                weights.experts.up.into(),
+                weights.shared.gate.into(),
+                weights.shared.up.into(),
+                self.scratch.normed.into(),
                 order.into(),
                 tiles.into(),
+                self.rows(),
+                (shared_tiles as u32).into(),
+                scratch.inner.into(),
             ],
         )?;
-        let [gate_up, down] = kernels.many[size];
-        let tile_count = visits / tile + experts;
-        let warps = dimensions.many_warps();
-        // How many experts several rows have in common, they decide on the device.
-        let amount = |expert: Amount| match expert.times(visits) {
-            amount if rows == 1 => amount,
-            amount => Amount { bytes: 0, ..amount },
-        };
         self.launch(
-            (Op::ExpertsGateUp, amount(weights.experts.gate_up_amount)),
+            (Op::ExpertsDown, self.visits_amount(weights.experts.down_amount, top_k)),
+            down,
+            [hidden.div_ceil(16 * 8 * TILE_DOWN_ROWS), tile_count, 1],
+            32 * 8,
+            dimensions.tile_bytes(width),
+            &[
+                weights.experts.down.into(),
+                weights.shared.down.into(),
+                scratch.inner.into(),
+                order.into(),
+                tiles.into(),
+                self.rows(),
+                (shared_tiles as u32).into(),
+                scratch.down.into(),
+            ],
+        )
+    }
+
+    /// Many visits an expert, in tiles of index `size`.
+    fn experts_many(
+        &self,
+        weights: &DeviceMoe,
+        kernels: &MoeKernels,
+        scratch: &MoeScratch,
+        (order, tiles, tile_count): (Address, Address, usize),
+        size: usize,
+    ) -> Result<(), Error> {
+        let dimensions = &kernels.dimensions;
+        let &MoeDimensions { top_k, width, hidden, .. } = dimensions;
+        let [gate_up, down] = kernels.many[size];
+        let tile = TILES[size];
+        let warps = dimensions.many_warps();
+        self.launch(
+            (Op::ExpertsGateUp, self.visits_amount(weights.experts.gate_up_amount, top_k)),
             gate_up,
             [width / (16 * warps), tile_count, 1],
             32 * warps,
@@ -282,7 +437,7 @@ impl Pass<'_> {
             ],
         )?;
         self.launch(
-            (Op::ExpertsDown, amount(weights.experts.down_amount)),
+            (Op::ExpertsDown, self.visits_amount(weights.experts.down_amount, top_k)),
             down,
             [hidden.div_ceil(32 * 8), tile_count, 1],
             32 * 8,
@@ -294,29 +449,15 @@ impl Pass<'_> {
                 tiles.into(),
                 scratch.down.into(),
             ],
-        )?;
-
-        // shared expert
-        let inner = self.scratch.mlp.inner;
-        self.swiglu(Op::SharedExpert, &weights.shared, self.scratch.normed, inner)?;
-        self.project_down(Op::SharedExpert, &weights.shared, inner, scratch.shared, false)?;
-
-        // combine
-        self.launch(
-            Op::Combine,
-            kernels.combine,
-            [rows, 1, 1],
-            256,
-            0,
-            &[
-                scratch.down.into(),
-                scratch.shared.into(),
-                scratch.scores.into(),
-                scratch.experts.into(),
-                self.rows(),
-                self.scratch.x.into(),
-            ],
         )
+    }
+
+    /// Of the visits of all rows. How many experts several rows have in common, they decide on the device.
+    fn visits_amount(&self, expert: Amount, top_k: usize) -> Amount {
+        match expert.times(self.plan.rows * top_k) {
+            amount if self.plan.rows == 1 => amount,
+            amount => Amount { bytes: 0, ..amount },
+        }
     }
 
     /// Index of the tile that suits so many visits: about as many as an expert gets, where a block has
@@ -324,13 +465,14 @@ impl Pass<'_> {
     fn tile_size(&self, dimensions: &MoeDimensions, visits: usize) -> usize {
         let each = visits / dimensions.experts;
         let bits = dimensions.bits.max(dimensions.down_bits);
-        let fits = |tile: usize| {
-            let bytes = many_bytes(self.dimensions, bits, tile, 8);
-            bytes <= self.device.shared_per_block()
+        let fits = |&tile: &usize| match tile {
+            TILE_VISITS => dimensions.tiles_fit(),
+            _ => many_bytes(self.dimensions, bits, tile, 8) <= dimensions.shared_per_block,
         };
         let tiles = dimensions.tiles();
-        let last = tiles.iter().rposition(|&tile| fits(tile)).unwrap_or(0);
-        tiles.iter().position(|&tile| 3 * each <= 2 * tile).map_or(last, |size| size.min(last))
+        let sizes = || (0..tiles.len()).filter(|&size| fits(&tiles[size]));
+        let last = sizes().next_back().unwrap_or(0);
+        sizes().find(|&size| 3 * each <= 2 * tiles[size]).unwrap_or(last)
     }
 }
 

@@ -17,14 +17,22 @@
 // Any number of rows:
 //
 //   route: grid ceil(rows / 4), block 128
+//   route_visits: grid 1, block 1024: both for up to ROUTE_ROWS rows and 1,024 experts
 //   sort_visits: grid EXPERTS, block a multiple of 32 up to 1024 (visits / 64 is good); `tile` is the ROWS of the two kernels after it
+//   EXPERTS_TILE(name, BITS, WARPS): gate and up of the sorted visits, at most TILE_VISITS each: reads weights as
+//       fast as they come. The shared expert's first, where it is like the routed ones.
+//       grid (EXPERT_WIDTH / (16 * WARPS), shared tiles + tiles), shared tiles = ceil(rows / TILE_VISITS) or 0;
+//       block 32 * WARPS, dynamic shared HeldRows<HIDDEN, TILE_VISITS>::BYTES
+//   EXPERTS_TILE_DOWN(name, BITS, WARPS): down of the same.
+//       grid (ceil(HIDDEN / (16 * WARPS * TILE_DOWN_ROWS)), shared tiles + tiles), block 32 * WARPS,
+//       dynamic shared HeldRows<EXPERT_WIDTH, TILE_VISITS>::BYTES
 //   EXPERTS_MANY(name, BITS, ROWS, WARPS): gate and up of the sorted visits.
 //       grid (EXPERT_WIDTH / (16 * WARPS), tiles), tiles = visits / ROWS + EXPERTS, visits = rows * TOPK;
 //       block 32 * WARPS, dynamic shared MANY_BYTES(BITS, ROWS, WARPS)
 //       WARPS 4, or 8 when EXPERT_WIDTH is a multiple of 128
 //   EXPERTS_MANY_DOWN(name, BITS, ROWS, WARPS): down of the sorted visits.
 //       grid (ceil(HIDDEN / (32 * WARPS)), tiles), block 32 * WARPS, dynamic shared MANY_BYTES
-//   combine: grid rows, block 256
+//   combine: grid rows, block NORM_THREADS
 
 // ---- routing -----------------------------------------------------------------------------------
 
@@ -339,6 +347,251 @@ KERNEL void __launch_bounds__(1024) sort_visits(
             : make_uint4(NONE, 0, 0, 0);
 }
 
+// Both for up to ROUTE_ROWS rows and 1,024 experts, by one block: routes, and sorts the visits. The tiles
+// stand side by side, in no order that counts; those of an expert with more than `tile` visits have them in
+// any order.
+#define ROUTE_ROWS 64
+
+KERNEL void __launch_bounds__(1024) route_visits(
+    const float* logits,      // [rows, ld]: of the experts from column 0 on
+    u32 ld, u32 shared_column, // column of the shared expert's gate
+    const u32* row_sequence,  // [rows]
+    u32 rows,
+    u32* expert,              // [rows, TOPK]; NONE in padding rows
+    float* score,             // [rows, TOPK + 1]; the last is the shared expert's
+    u32 tile, u32 tile_count, // as many as there can be
+    u32* order,               // [rows * TOPK] visits by expert; padding is left out
+    uint4* tiles) {           // [tile_count] (expert or NONE, first place in order, count, -)
+    SHARED u32 visits[EXPERTS < 1024 ? EXPERTS : 1024], first[EXPERTS < 1024 ? EXPERTS : 1024]; // of an expert
+    SHARED u32 before[32]; // warps: visits, and tiles from bit 16 on
+    constexpr int OWN = ROUTE_ROWS / 32;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    u32 e = threadIdx.x;
+    if (e < EXPERTS) visits[e] = 0;
+    __syncthreads();
+    start_next();
+    wait_for_inputs();
+    u32 mine[OWN], place[OWN] = {};
+    #pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        u32 row = i * 32 + warp;
+        mine[i] = NONE;
+        if (row >= rows) continue;
+        float weight = 0.0f, shared = 0.0f;
+        if (row_sequence[row] != NONE) {
+            route_row(logits + (u64)row * ld, mine[i], weight);
+            shared = sigmoid(logits[(u64)row * ld + shared_column]);
+        }
+        write_route(row, mine[i], weight, shared, expert, score);
+        if (lane < TOPK && mine[i] != NONE) place[i] = atomicAdd(visits + mine[i], 1u);
+    }
+    __syncthreads();
+
+    u32 count = e < EXPERTS ? visits[e] : 0, own_tiles = (count + tile - 1) / tile;
+    u32 own = count | own_tiles << 16, sum = own;
+    #pragma unroll
+    for (int step = 1; step < WARP; step *= 2) {
+        u32 other = __shfl_up_sync(0xffffffff, sum, step);
+        if (lane >= step) sum += other;
+    }
+    if (lane == WARP - 1) before[warp] = sum;
+    __syncthreads();
+    u32 start = sum - own, all = 0;
+    #pragma unroll
+    for (int k = 0; k < 32; k++) {
+        if (k < warp) start += before[k];
+        all += before[k];
+    }
+    u32 at = start & 0xffff, slot = start >> 16;
+    if (e < EXPERTS) first[e] = at;
+    for (u32 i = 0; i < own_tiles; i++)
+        tiles[slot + i] = make_uint4(e, at + i * tile, min(tile, count - i * tile), 0);
+    for (u32 i = (all >> 16) + e; i < tile_count; i += 1024) tiles[i] = make_uint4(NONE, 0, 0, 0);
+    __syncthreads();
+    #pragma unroll
+    for (int i = 0; i < OWN; i++)
+        if (lane < TOPK && mine[i] != NONE) order[first[mine[i]] + place[i]] = (i * 32 + warp) * TOPK + lane;
+}
+
+// ---- a few visits an expert ----------------------------------------------------------------------
+//
+// Most experts have less than a handful of visits, and nothing counts but the bytes of their weights. A
+// warp has its own outputs and all inputs, and waits for nobody: only the visits' activations are held in
+// common.
+
+#define TILE_VISITS 8
+#define TILE_DOWN_ROWS 4 // tiles of outputs of a warp of the down product, one after the other
+
+// Largest number of steps up to `most` that divides them all.
+DEVICE constexpr int even_depth(int steps, int most) {
+    int depth = most < steps ? most : steps;
+    while (steps % depth != 0) depth--;
+    return depth;
+}
+
+// Which visits a block has.
+struct VisitTile {
+    u32 expert; // NONE: nothing to do
+    u32 first, count;
+    bool shared; // `first` is a row, and all go to the shared expert
+};
+
+// The block's tile: those of the shared expert come first.
+DEVICE VisitTile visit_tile(const uint4* tiles, u32 rows, u32 shared_tiles) {
+    VisitTile tile;
+    tile.shared = blockIdx.y < shared_tiles;
+    if (tile.shared) {
+        tile.expert = 0;
+        tile.first = blockIdx.y * TILE_VISITS;
+        tile.count = min(rows - tile.first, (u32)TILE_VISITS);
+    } else {
+        uint4 entry = tiles[blockIdx.y - shared_tiles];
+        tile.expert = entry.x;
+        tile.first = entry.y;
+        tile.count = entry.z;
+    }
+    return tile;
+}
+
+// Fetches the rows `source` of x, which are there afterwards for the whole block.
+template <int INPUTS, int THREADS>
+DEVICE void tile_fetch(u8* shared, Activations x, const u32* source /* [TILE_VISITS] shared */, u32 count) {
+    auto row = [&](u32 r) { return source[r]; };
+    held_fetch<INPUTS, TILE_VISITS, THREADS, INPUTS, 1, INPUTS>(shared, x, 0, count, row);
+    held_sums<INPUTS, TILE_VISITS, THREADS>(shared, x, count, row);
+    copy_wait<0>();
+    __syncthreads();
+}
+
+template <int BITS, int WARPS>
+DEVICE void experts_tile(Matrix gate, Matrix up, Matrix shared_gate, Matrix shared_up, Activations x,
+                         const u32* order, const uint4* tiles, u32 rows, u32 shared_tiles,
+                         Activations inner, u8* shared) {
+    typedef FewRows<HIDDEN, BITS, TILE_VISITS, 2, 1> F;
+    typedef HeldRows<HIDDEN, TILE_VISITS> H;
+    constexpr int THREADS = WARPS * WARP, WIDTH = WARPS * 16, STRIDE = WIDTH + 4, RUNS = WIDTH / 8;
+    static_assert(TILE_VISITS * STRIDE * 4 <= H::BYTES, "products lie where activations have");
+    SHARED u32 source[TILE_VISITS], target[TILE_VISITS];
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    start_next();
+    wait_for_inputs();
+    VisitTile tile = visit_tile(tiles, rows, shared_tiles);
+    if (tile.expert == NONE) return;
+    F f;
+    few_share(f, 0);
+    u32 tile_row = tile.expert * (EXPERT_WIDTH / 16) + blockIdx.x * WARPS + warp;
+    few_tile_row(f, 0, tile.shared ? shared_gate : gate, tile_row);
+    few_tile_row(f, 1, tile.shared ? shared_up : up, tile_row);
+    few_start(f);
+    if (threadIdx.x < TILE_VISITS) {
+        u32 at = tile.first + min(threadIdx.x, tile.count - 1);
+        u32 visit = tile.shared ? rows * TOPK + at : order[at];
+        target[threadIdx.x] = visit;
+        source[threadIdx.x] = tile.shared ? at : visit / TOPK;
+    }
+    __syncthreads();
+    tile_fetch<HIDDEN, THREADS>(shared, x, source, tile.count);
+    few_run(f, held_inputs(f, shared));
+    __syncthreads(); // nobody needs the activations
+    float* product = (float*)shared; // [TILE_VISITS][STRIDE]
+    #pragma unroll
+    for (int c = 0; c < 2; c++)
+        #pragma unroll
+        for (int half = 0; half < 2; half++)
+            product[(lane % 4 * 2 + c) * STRIDE + warp * 16 + half * 8 + lane / 4] =
+                silu(f.total[0][0][half * 2 + c] * ACTIVATION_SCALE) * (f.total[1][0][half * 2 + c] * ACTIVATION_SCALE);
+    __syncthreads();
+    for (int i = threadIdx.x; i < TILE_VISITS * RUNS; i += THREADS) {
+        u32 row = i / RUNS, at = i % RUNS * 8;
+        float run[8];
+        load_octet(run, product + row * STRIDE + at);
+        write_octet(inner, target[row], EXPERT_WIDTH, blockIdx.x * WIDTH + at, run, row < tile.count);
+    }
+}
+
+#define EXPERTS_TILE(NAME, BITS, WARPS)                                                          \
+    KERNEL void __launch_bounds__(WARPS * WARP, 2) NAME(                                         \
+        Matrix gate,         /* [EXPERTS * EXPERT_WIDTH, HIDDEN] */                              \
+        Matrix up,           /* [EXPERTS * EXPERT_WIDTH, HIDDEN] */                              \
+        Matrix shared_gate,  /* [SHARED_WIDTH, HIDDEN] */                                        \
+        Matrix shared_up,    /* [SHARED_WIDTH, HIDDEN] */                                        \
+        Activations x,       /* [rows, HIDDEN] */                                                \
+        const u32* order,    /* [visits] */                                                      \
+        const uint4* tiles,  /* [gridDim.y - shared_tiles] */                                    \
+        u32 rows, u32 shared_tiles,                                                              \
+        Activations inner) { /* [visits + rows, EXPERT_WIDTH]; padding visits are left */        \
+        SHARED_DYNAMIC(shared);                                                                  \
+        experts_tile<BITS, WARPS>(gate, up, shared_gate, shared_up, x, order, tiles, rows,       \
+                                  shared_tiles, inner, shared);                                  \
+    }
+
+template <int BITS, int WARPS>
+DEVICE void experts_tile_down(Matrix down, Matrix shared_down, Activations inner, const u32* order,
+                              const uint4* tiles, u32 rows, u32 shared_tiles, float* out, u8* shared) {
+    constexpr int STEPS = EXPERT_WIDTH / TILE, DEPTH = even_depth(STEPS, 8 * 4 / BITS);
+    typedef FewRows<EXPERT_WIDTH, BITS, TILE_VISITS, 1, 1, DEPTH * BITS / 4> F;
+    static_assert(F::DEPTH == DEPTH, "a ring of tiles goes through all rows");
+    constexpr int THREADS = WARPS * WARP;
+    SHARED u32 visit[TILE_VISITS];
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    start_next();
+    wait_for_inputs();
+    VisitTile tile = visit_tile(tiles, rows, shared_tiles);
+    if (tile.expert == NONE) return;
+    // the warp's rows of tiles lie one behind the other
+    int first = (blockIdx.x * WARPS + warp) * TILE_DOWN_ROWS;
+    int own = min(TILE_DOWN_ROWS, HIDDEN / 16 - first);
+    F f;
+    few_share(f, 0);
+    few_tile_row(f, 0, tile.shared ? shared_down : down,
+                 tile.expert * (HIDDEN / 16) + min(first, HIDDEN / 16 - 1));
+    few_start(f);
+    if (threadIdx.x < TILE_VISITS) {
+        u32 at = tile.first + min(threadIdx.x, tile.count - 1);
+        visit[threadIdx.x] = tile.shared ? rows * TOPK + at : order[at];
+    }
+    __syncthreads();
+    tile_fetch<EXPERT_WIDTH, THREADS>(shared, inner, visit, tile.count);
+    FewInputs<F::BLOCKS, F::COLUMNS> in = held_inputs(f, shared);
+    #pragma unroll 1
+    for (int row = 0; row < own; row++) {
+        #pragma unroll
+        for (int i = 0; i < 4; i++) f.total[0][0][i] = 0.0f;
+        #pragma unroll 1
+        for (int base = 0; base < STEPS; base += DEPTH)
+            #pragma unroll
+            for (int d = 0; d < DEPTH; d++) {
+                few_step(f, in, d, base + d);
+                int next = row * STEPS + base + d + DEPTH;
+                if (next < own * STEPS) few_load(f, d, next);
+            }
+        #pragma unroll
+        for (int c = 0; c < 2; c++) {
+            u32 of = lane % 4 * 2 + c;
+            if (of >= tile.count) continue;
+            float* to = out + (u64)visit[of] * HIDDEN + (first + row) * 16 + lane / 4;
+            to[0] = f.total[0][0][c] * ACTIVATION_SCALE;
+            to[8] = f.total[0][0][2 + c] * ACTIVATION_SCALE;
+        }
+    }
+}
+
+#define EXPERTS_TILE_DOWN(NAME, BITS, WARPS)                                                     \
+    KERNEL void __launch_bounds__(WARPS * WARP, 2) NAME(                                         \
+        Matrix down,        /* [EXPERTS * HIDDEN, EXPERT_WIDTH] */                               \
+        Matrix shared_down, /* [HIDDEN, SHARED_WIDTH] */                                         \
+        Activations inner,  /* [visits + rows, EXPERT_WIDTH] */                                  \
+        const u32* order,   /* [visits] */                                                       \
+        const uint4* tiles, /* [gridDim.y - shared_tiles] */                                     \
+        u32 rows, u32 shared_tiles,                                                              \
+        float* out) {       /* [visits + rows, HIDDEN]; padding visits are left */               \
+        SHARED_DYNAMIC(shared);                                                                  \
+        experts_tile_down<BITS, WARPS>(down, shared_down, inner, order, tiles, rows,             \
+                                       shared_tiles, out, shared);                               \
+    }
+
+// ---- many visits an expert ----------------------------------------------------------------------
+
 template <int BITS, int ROWS, int WARPS>
 DEVICE void experts_many(Matrix gate, Matrix up, Activations x, const u32* order, const uint4* tiles,
                          Activations inner, u8* shared) {
@@ -404,34 +657,52 @@ DEVICE void experts_many_down(Matrix down, Activations inner, const u32* order, 
         experts_many_down<BITS, ROWS, WARPS>(down, inner, order, tiles, out, shared);            \
     }
 
-// x += sum of score * down over the slots in their order, then the shared expert.
-KERNEL void __launch_bounds__(256) combine(
+// x += sum of score * down over the slots in their order, then the shared expert; and the norm of that,
+// which the next layer starts with.
+KERNEL void __launch_bounds__(NORM_THREADS) combine(
     const float* down,   // [rows, TOPK, HIDDEN]
     const float* shared, // [rows, HIDDEN]
     const float* score,  // [rows, TOPK + 1]
     const u32* expert,   // [rows, TOPK]; NONE: the row is padding
-    u32 rows,
-    float* x) {          // [rows, HIDDEN] +=
+    float* x,            // [rows, HIDDEN] +=
+    const float* gain,   // [HIDDEN], or null: no norm
+    Activations normed) { // [rows, HIDDEN]; padding rows are left
     start_next();
+    NormRow<NORM_THREADS> norm;
+    if (gain) norm_start(norm, gain);
     wait_for_inputs();
     u32 row = blockIdx.x;
-    if (row >= rows || expert[row * TOPK] == NONE) return;
+    if (expert[row * TOPK] == NONE) return;
     float weight[TOPK + 1];
     #pragma unroll
     for (int k = 0; k <= TOPK; k++) weight[k] = score[row * (TOPK + 1) + k];
-    for (int i = threadIdx.x; i < HIDDEN / 4; i += blockDim.x) {
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float y[NormRow<NORM_THREADS>::ROUNDS][8];
+    #pragma unroll
+    for (int round = 0; round < NormRow<NORM_THREADS>::ROUNDS; round++) {
+        u32 at = (round * NORM_THREADS + threadIdx.x) * 8;
+        bool valid = at < HIDDEN;
+        float* to = x + (u64)row * HIDDEN + at;
+        float part[TOPK + 2][8], sum[8];
         #pragma unroll
         for (int k = 0; k <= TOPK; k++) {
             const float* from = k < TOPK ? down + ((u64)row * TOPK + k) * HIDDEN : shared + (u64)row * HIDDEN;
-            float4 part = ((const float4*)from)[i];
-            sum.x = fmaf(weight[k], part.x, sum.x);
-            sum.y = fmaf(weight[k], part.y, sum.y);
-            sum.z = fmaf(weight[k], part.z, sum.z);
-            sum.w = fmaf(weight[k], part.w, sum.w);
+            load_octet(part[k], from + at, valid);
         }
-        float4* to = (float4*)(x + (u64)row * HIDDEN) + i;
-        float4 before = *to;
-        *to = make_float4(before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w);
+        load_octet(part[TOPK + 1], to, valid);
+        #pragma unroll
+        for (int i = 0; i < 8; i++) {
+            sum[i] = 0.0f;
+            #pragma unroll
+            for (int k = 0; k <= TOPK; k++) sum[i] = fmaf(weight[k], part[k][i], sum[i]);
+            y[round][i] = part[TOPK + 1][i] + sum[i];
+        }
+        if (valid) {
+            ((float4*)to)[0] = make_float4(y[round][0], y[round][1], y[round][2], y[round][3]);
+            ((float4*)to)[1] = make_float4(y[round][4], y[round][5], y[round][6], y[round][7]);
+        }
     }
+    if (!gain) return;
+    norm_octets(norm, y, [&](u32 at, const float (&z)[8]) {
+        write_octet(normed, row, HIDDEN, at, z, at < HIDDEN);
+    });
 }

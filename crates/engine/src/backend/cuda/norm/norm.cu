@@ -5,8 +5,6 @@
 //
 // No dynamic shared memory. HIDDEN is a multiple of GROUP. Compiled behind row.cu.
 
-#define NORM_THREADS (HIDDEN / 8 >= 1024 ? 1024 : (HIDDEN / 8 + WARP - 1) / WARP * WARP)
-// A thread holds 8 neighbouring elements a round.
 KERNEL void __launch_bounds__(NORM_THREADS) rms_norm(
     const float* x,    // [any, HIDDEN]
     const u32* pick,   // [rows] which rows of x, or null: all in order
