@@ -5,6 +5,10 @@ use crate::backend::Precision;
 /// Inputs that share one activation scale, and the step of every inner loop.
 pub(super) const BLOCK: usize = 64;
 
+/// Elements behind each row of integers. Rows a power of two apart would meet in few sets of the
+/// first-level cache; with these, eight of them are spread over all sets.
+const PAD: usize = 5 * BLOCK;
+
 /// Inputs of quantised matrices, one row a token, in the form that the inner loops read.
 ///
 /// Default precision: 16-bit integers. Each block of 64 inputs has one scale `max|x| / 32767`;
@@ -19,10 +23,11 @@ pub struct Activations {
     rows_max: usize,
     rows: usize,
     inputs: usize,
-    quants: Table<i16>, // [rows, inputs], default precision
+    quants: Table<i16>, // [rows, inputs + PAD], default precision
     scales: Table<f32>, // [rows, inputs / 64], default precision
     values: Table<f32>, // [rows, inputs], exact precision
     sums: Table<f32>,   // [rows, inputs / 32 + inputs / 64 + inputs / 128]
+    pairs: Table<i32>,  // [rows, inputs / 32 + inputs / 64], default precision
 }
 
 impl Activations {
@@ -35,17 +40,20 @@ impl Activations {
             rows_max: rows,
             rows: 0,
             inputs: 0,
-            quants: Table::new(if exact { 0 } else { rows * inputs_max }),
+            quants: Table::new(if exact { 0 } else { rows * (inputs_max + PAD) }),
             scales: Table::new(if exact { 0 } else { rows * inputs_max.div_ceil(BLOCK) }),
             values: Table::new(if exact { rows * inputs_max } else { 0 }),
             sums: Table::new(rows * sums_len(inputs_max)),
+            pairs: Table::new(if exact { 0 } else { rows * pairs_len(inputs_max) }),
         }
     }
 
     /// Memory of [`Activations::with_capacity`].
     pub(crate) fn bytes(rows: usize, inputs_max: usize, precision: Precision) -> usize {
         let row = match precision {
-            Precision::Default => 2 * inputs_max + 4 * inputs_max.div_ceil(BLOCK),
+            Precision::Default => {
+                2 * (inputs_max + PAD) + 4 * (inputs_max.div_ceil(BLOCK) + pairs_len(inputs_max))
+            }
             Precision::Exact => 4 * inputs_max,
         };
         rows * (row + 4 * sums_len(inputs_max))
@@ -80,7 +88,7 @@ impl Activations {
 
     /// Quantised inputs of a row [inputs].
     pub(super) fn quants(&self, row: usize) -> *mut i16 {
-        self.quants.at(row * self.inputs)
+        self.quants.at(row * (self.inputs + PAD))
     }
 
     /// Block scales of a row [inputs / 64].
@@ -103,6 +111,13 @@ impl Activations {
         self.sums.at(row * sums_len(self.inputs) + start)
     }
 
+    /// Sums of a row's products of paired inputs (`matmul/gemm.rs`) in runs of `unit`, 32 or 64,
+    /// negated, modulo 2^32 [inputs / unit].
+    pub(super) fn pairs(&self, row: usize, unit: usize) -> *mut i32 {
+        let start = if unit == 32 { 0 } else { self.inputs / 32 };
+        self.pairs.at(row * pairs_len(self.inputs) + start)
+    }
+
     /// Completes a row whose sums of 32 stand: those of 64 join two, those of 128 two of 64.
     ///
     /// # Safety
@@ -121,6 +136,10 @@ impl Activations {
 
 fn sums_len(inputs: usize) -> usize {
     inputs / 32 + inputs / 64 + inputs / 128
+}
+
+fn pairs_len(inputs: usize) -> usize {
+    inputs / 32 + inputs / 64
 }
 
 /// Fixed memory that threads fill at disjoint places through a shared reference.

@@ -37,7 +37,7 @@ pub const SIMD_VARIABLE: &str = "CALLA_SIMD";
 
 /// The kernels of one instruction set.
 pub struct Kernels {
-    /// `portable`, `avx2`, `avx512` or `neon`.
+    /// `portable`, `avx2`, `avx512`, `avx512_amd` or `neon`.
     pub name: &'static str,
     detected: fn() -> bool,
     ops: table::Ops,
@@ -173,7 +173,7 @@ impl Kernels {
                 Self::available().map(|kernels| kernels.name).collect::<Vec<_>>().join(", ")
             ),
         };
-        if !["portable", "avx2", "avx512", "neon"].contains(&name) {
+        if !["portable", "avx2", "avx512", "avx512_amd", "neon"].contains(&name) {
             return Err(unavailable("no such instruction set".into()));
         }
         Self::available()

@@ -15,6 +15,8 @@ use crate::model::Linear;
 /// All tables, fastest first. Whoever hands one out asks `detected` before.
 pub(super) static ALL: &[&Kernels] = &[
     #[cfg(target_arch = "x86_64")]
+    &avx512_amd::KERNELS,
+    #[cfg(target_arch = "x86_64")]
     &avx512::KERNELS,
     #[cfg(target_arch = "x86_64")]
     &avx2::KERNELS,
@@ -125,8 +127,16 @@ with_ops!(
 #[cfg(target_arch = "x86_64")]
 with_ops!(
     instruction_set,
+    avx512_amd,
+    Avx512<true>,
+    target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"),
+    (avx512::KERNELS.detected)() && made_by_amd();
+);
+#[cfg(target_arch = "x86_64")]
+with_ops!(
+    instruction_set,
     avx512,
-    Avx512,
+    Avx512<false>,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"),
     is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
@@ -144,6 +154,12 @@ with_ops!(
     target_feature(enable = "neon"),
     std::arch::is_aarch64_feature_detected!("neon");
 );
+
+#[cfg(target_arch = "x86_64")]
+fn made_by_amd() -> bool {
+    let id = std::arch::x86_64::__cpuid(0);
+    [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD"
+}
 
 /// The kernels under the names of the table, formats and precisions told apart.
 mod generic {

@@ -1,6 +1,6 @@
 //! Many rows: a panel of transposed weights stays in the first-level cache while rows pass over it.
 
-use std::{mem::MaybeUninit, ops::Range};
+use std::{hint::black_box, mem::MaybeUninit, ops::Range};
 
 use super::{Matrix, STEPS, prefetch, spread, unpacked, words_of};
 use crate::backend::cpu::kernels::{
@@ -10,8 +10,9 @@ use crate::backend::cpu::kernels::{
 
 /// Vectors of outputs that a panel holds side by side.
 const COLUMNS: usize = 2;
-/// Blocks of 64 inputs in a panel: with 16 lanes and 4 bits 16 KiB of weights.
-const PANEL_BLOCKS: usize = 16;
+/// Blocks of 64 inputs in a panel: with 16 lanes and 4 bits 8 KiB of weights, which leaves room
+/// in the first-level cache for a tile's activations and sums.
+const PANEL_BLOCKS: usize = 8;
 /// Rows that pass over a panel: their activations should stay in the second-level cache.
 const PANEL_ROWS: usize = 64;
 
@@ -21,6 +22,7 @@ struct Panel {
     words: [u32; PANEL_BLOCKS * 16 * COLUMNS * 16], // [block, word, column, lane]
     scales: [f32; PANEL_BLOCKS * 2 * COLUMNS * 16], // [group, column, lane]
     biases: [f32; PANEL_BLOCKS * 2 * COLUMNS * 16], // [group, column, lane]
+    pairs: [u32; PANEL_BLOCKS * 2 * COLUMNS * 16],  // [unit, column, lane], where PAIRED
 }
 
 /// Float sums, `[row, column, lane]`.
@@ -48,7 +50,11 @@ pub(super) unsafe fn gemm<S: Simd, const BITS: usize, const UNIT: usize>(
             // SAFETY: passed on from the caller.
             unsafe {
                 let y = y.add(part * PANEL_ROWS * stride + output);
-                column::<S, BITS, UNIT>(w, x, rows, output, y, stride);
+                if S::PAIRED && rows.len() >= PAIRED_ROWS {
+                    column::<S, BITS, UNIT, true>(w, x, rows, output, y, stride);
+                } else {
+                    column::<S, BITS, UNIT, false>(w, x, rows, output, y, stride);
+                }
             }
         }
     }
@@ -57,7 +63,7 @@ pub(super) unsafe fn gemm<S: Simd, const BITS: usize, const UNIT: usize>(
 
 /// A panel's outputs for at most PANEL_ROWS rows.
 #[inline(always)]
-unsafe fn column<S: Simd, const BITS: usize, const UNIT: usize>(
+unsafe fn column<S: Simd, const BITS: usize, const UNIT: usize, const PAIRED: bool>(
     w: &Matrix,
     x: &Activations,
     rows: &[u32],
@@ -79,26 +85,21 @@ unsafe fn column<S: Simd, const BITS: usize, const UNIT: usize>(
         }
         for first in (0..blocks).step_by(PANEL_BLOCKS) {
             let count = PANEL_BLOCKS.min(blocks - first);
-            fill::<S, BITS, UNIT>(w, output, first, count, panel);
+            fill::<S, BITS, UNIT, PAIRED>(w, output, first, count, panel);
             // While rows pass over this panel, the same share of the next outputs comes near.
             let share = wide * BLOCK * BITS / 8;
             prefetch::<S>(w.weight(output + wide).wrapping_add(first * share), count * share);
             let mut row = 0;
             macro_rules! rows_of {
-                ($rows:expr) => {
-                    while rows.len() - row >= $rows {
-                        let tile = Tile::<{ $rows }>::new(x, &rows[row..], first, UNIT);
-                        tile.pass::<S, BITS, UNIT>(w, panel, count, sums.add(row * row_floats));
+                ($($rows:literal)*) => {$(
+                    while $rows <= S::TILE_ROWS && rows.len() - row >= $rows {
+                        let tile = Tile::<$rows>::new(x, &rows[row..], first, UNIT);
+                        tile.pass::<S, BITS, UNIT, PAIRED>(w, panel, count, sums.add(row * row_floats));
                         row += $rows;
                     }
-                };
+                )*};
             }
-            if S::TILE_ROWS >= 8 {
-                rows_of!(8);
-            }
-            rows_of!(4);
-            rows_of!(2);
-            rows_of!(1);
+            rows_of!(8 7 6 5 4 3 2 1);
         }
         for i in 0..rows.len() {
             for column in 0..COLUMNS {
@@ -111,7 +112,7 @@ unsafe fn column<S: Simd, const BITS: usize, const UNIT: usize>(
 
 /// Transposes `count` blocks of the panel's outputs.
 #[inline(always)]
-unsafe fn fill<S: Simd, const BITS: usize, const UNIT: usize>(
+unsafe fn fill<S: Simd, const BITS: usize, const UNIT: usize, const PAIRED: bool>(
     w: &Matrix,
     output: usize,
     first: usize,
@@ -133,6 +134,9 @@ unsafe fn fill<S: Simd, const BITS: usize, const UNIT: usize>(
                     S::store_ints(words.add(at), transposed[i]);
                 }
             }
+            if PAIRED {
+                pairs_of::<S, BITS, UNIT>(column, count, panel);
+            }
             let groups = w.group(count * BLOCK);
             for (from, to) in [
                 (w.scales(output), (&raw mut (*panel).scales).cast::<f32>()),
@@ -145,11 +149,63 @@ unsafe fn fill<S: Simd, const BITS: usize, const UNIT: usize>(
     }
 }
 
+/// Rows from which on the sums of paired weights are worth their own cost.
+const PAIRED_ROWS: usize = 6;
+
+/// What the pairs of a panel's weights add to every product, negated.
+#[inline(always)]
+unsafe fn pairs_of<S: Simd, const BITS: usize, const UNIT: usize>(
+    column: usize,
+    count: usize,
+    panel: *mut Panel,
+) {
+    // SAFETY: `count` blocks of the column are filled.
+    unsafe {
+        let words = (&raw const (*panel).words).cast::<u32>();
+        let pairs = (&raw mut (*panel).pairs).cast::<u32>();
+        for unit in 0..count * BLOCK / UNIT {
+            let mut sum = S::zero();
+            for octet in unit * UNIT / 8..(unit + 1) * UNIT / 8 {
+                let octet = octet_of::<S, BITS>(words, octet, column);
+                if BITS == 4 {
+                    sum = S::dot_nibbles(sum, octet[0]);
+                    continue;
+                }
+                for step in (0..STEPS).step_by(2) {
+                    let odd = unpacked::<S, BITS>(octet, step + 1);
+                    sum = S::dot_words(sum, unpacked::<S, BITS>(octet, step), odd);
+                }
+            }
+            let at = (unit * COLUMNS + column) * S::LANES;
+            S::store_ints(pairs.add(at), S::sub_ints(S::zero(), sum));
+        }
+    }
+}
+
+/// Words of a column's octet.
+#[inline(always)]
+unsafe fn octet_of<S: Simd, const BITS: usize>(
+    words: *const u32,
+    octet: usize,
+    column: usize,
+) -> [S::Ints; 2] {
+    // SAFETY: the caller's octet is in the panel.
+    unsafe {
+        let mut octet_words = [S::zero(); 2];
+        for i in 0..BITS / 4 {
+            let at = ((octet * (BITS / 4) + i) * COLUMNS + column) * S::LANES;
+            octet_words[i] = S::load_ints(words.add(at));
+        }
+        octet_words
+    }
+}
+
 /// Rows that pass over a panel together, from the panel's first block on.
 struct Tile<const ROWS: usize> {
     words: [*const u32; ROWS],
     scales: [*const f32; ROWS],
     sums: [*const f32; ROWS],
+    pairs: [*const u32; ROWS],
 }
 
 impl<const ROWS: usize> Tile<ROWS> {
@@ -164,13 +220,16 @@ impl<const ROWS: usize> Tile<ROWS> {
                 sums: std::array::from_fn(|i| {
                     x.sums(row(i), unit).cast_const().add(first * BLOCK / unit)
                 }),
+                pairs: std::array::from_fn(|i| {
+                    x.pairs(row(i), unit).cast_const().cast::<u32>().add(first * BLOCK / unit)
+                }),
             }
         }
     }
 
     /// Adds `blocks` blocks' products to `sums` [ROWS, COLUMNS, LANES].
     #[inline(always)]
-    unsafe fn pass<S: Simd, const BITS: usize, const UNIT: usize>(
+    unsafe fn pass<S: Simd, const BITS: usize, const UNIT: usize, const PAIRED: bool>(
         &self,
         w: &Matrix,
         panel: *const Panel,
@@ -178,38 +237,53 @@ impl<const ROWS: usize> Tile<ROWS> {
         sums: *mut f32,
     ) {
         let octets = UNIT / 8;
-        let octet_words = BITS / 4 * COLUMNS * S::LANES;
         // SAFETY: rows and panel have as many blocks, each with its scales; the sums were set.
         unsafe {
             let words = (&raw const (*panel).words).cast::<u32>();
             let scales = (&raw const (*panel).scales).cast::<f32>();
             let biases = (&raw const (*panel).biases).cast::<f32>();
+            let pairs = (&raw const (*panel).pairs).cast::<u32>();
             for unit_at in 0..blocks * BLOCK / UNIT {
                 let mut ints = [[S::zero(); COLUMNS]; ROWS];
-                for octet in unit_at * octets..(unit_at + 1) * octets {
-                    let packed = words.add(octet * octet_words);
-                    let mut pair = [[S::zero(); 2]; COLUMNS];
-                    for column in 0..COLUMNS {
-                        for i in 0..BITS / 4 {
-                            pair[column][i] =
-                                S::load_ints(packed.add((i * COLUMNS + column) * S::LANES));
+                if PAIRED {
+                    for row in 0..ROWS {
+                        let own = S::broadcast(self.pairs[row].add(unit_at));
+                        for column in 0..COLUMNS {
+                            let at = (unit_at * COLUMNS + column) * S::LANES;
+                            ints[row][column] = S::add_ints(S::load_ints(pairs.add(at)), own);
                         }
                     }
-                    for step in 0..STEPS {
-                        let mut weights = [S::zero(); COLUMNS];
+                }
+                for octet in unit_at * octets..(unit_at + 1) * octets {
+                    let mut octet_words = [[S::zero(); 2]; COLUMNS];
+                    for column in 0..COLUMNS {
+                        octet_words[column] = octet_of::<S, BITS>(words, octet, column);
+                    }
+                    for step in (0..STEPS).step_by(2) {
+                        let mut weights = [[S::zero(); 2]; COLUMNS];
                         for column in 0..COLUMNS {
-                            weights[column] = unpacked::<S, BITS>(pair[column], step);
+                            for i in 0..2 {
+                                weights[column][i] =
+                                    unpacked::<S, BITS>(octet_words[column], step + i);
+                            }
                         }
                         for row in 0..ROWS {
-                            let x = S::broadcast(self.words[row].add(octet * STEPS + step));
+                            let x = self.words[row].add(octet * STEPS + step);
+                            let x = [S::broadcast(x), S::broadcast(x.add(1))];
                             for column in 0..COLUMNS {
-                                ints[row][column] =
-                                    S::dot_words(ints[row][column], weights[column], x);
+                                let (ints, w) = (&mut ints[row][column], weights[column]);
+                                *ints = if PAIRED {
+                                    S::dot_pair(*ints, w, x)
+                                } else {
+                                    S::dot_words(S::dot_words(*ints, w[0], x[0]), w[1], x[1])
+                                };
                             }
                         }
                     }
                 }
                 let group_at = w.group(unit_at * UNIT) * COLUMNS * S::LANES;
+                // Else the compiler keeps sums of all units in registers, and spills them.
+                let sums = black_box(sums);
                 for row in 0..ROWS {
                     let scale_x = S::splat(*self.scales[row].add(unit_at * UNIT / BLOCK));
                     let sum_x = S::splat(*self.sums[row].add(unit_at));

@@ -172,6 +172,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn sub_ints(a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm256_sub_epi32(a, b) }
+    }
+
+    #[inline(always)]
     unsafe fn to_floats(a: __m256i) -> __m256 {
         // SAFETY: the trait's contract.
         unsafe { _mm256_cvtepi32_ps(a) }

@@ -2,16 +2,18 @@ use std::arch::x86_64::*;
 
 use super::{Simd, avx2::Avx2};
 
-/// AVX-512 with BW, VL and VNNI.
+/// AVX-512 with BW, VL and VNNI. AMD's processors add on four pipes and multiply on two, Intel's do
+/// both on the same two: products are PAIRED on the former.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Avx512;
+pub(in super::super) struct Avx512<const PAIRED: bool>;
 
-impl Simd for Avx512 {
+impl<const PAIRED: bool> Simd for Avx512<PAIRED> {
     type Floats = __m512;
     type Ints = __m512i;
 
     const LANES: usize = 16;
     const TILE_ROWS: usize = 8;
+    const PAIRED: bool = PAIRED;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -173,6 +175,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn sub_ints(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_sub_epi32(a, b) }
+    }
+
+    #[inline(always)]
     unsafe fn to_floats(a: __m512i) -> __m512 {
         // SAFETY: the trait's contract.
         unsafe { _mm512_cvtepi32_ps(a) }
@@ -218,6 +226,9 @@ impl Simd for Avx512 {
     unsafe fn shift_and(a: __m512i, bits: u32, mask: u32) -> __m512i {
         // SAFETY: the trait's contract.
         unsafe {
+            if bits == 12 && mask == 0x000F_000F {
+                return _mm512_srli_epi16::<12>(a);
+            }
             let shifted = _mm512_srl_epi32(a, _mm_cvtsi32_si128(bits as i32));
             _mm512_and_si512(shifted, _mm512_set1_epi32(mask as i32))
         }
@@ -233,6 +244,25 @@ impl Simd for Avx512 {
     unsafe fn dot_words(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
         // SAFETY: the trait's contract.
         unsafe { _mm512_dpwssd_epi32(acc, w, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_pair(acc: __m512i, w: [__m512i; 2], x: [__m512i; 2]) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (a, b) = (_mm512_add_epi16(x[0], w[1]), _mm512_add_epi16(x[1], w[0]));
+            _mm512_dpwssd_epi32(acc, a, b)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_nibbles(acc: __m512i, words: __m512i) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let mask = _mm512_set1_epi32(0x0F0F_0F0F);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<4>(words), mask);
+            _mm512_dpbusd_epi32(acc, _mm512_and_si512(words, mask), odd)
+        }
     }
 
     #[inline(always)]

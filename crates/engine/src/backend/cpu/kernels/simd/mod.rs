@@ -27,6 +27,9 @@ pub(super) trait Simd: Copy + 'static {
     const LANES: usize;
     /// Rows of activations whose sums of two vectors stay in registers: 4 or 8.
     const TILE_ROWS: usize;
+    /// Whether two additions of i16 and one product cost less than two products: there are
+    /// [`Simd::dot_pair`] and [`Simd::dot_nibbles`] then.
+    const PAIRED: bool = false;
 
     unsafe fn splat(x: f32) -> Self::Floats;
     unsafe fn load(p: *const f32) -> Self::Floats;
@@ -64,6 +67,7 @@ pub(super) trait Simd: Copy + 'static {
     /// The word at `p` in every lane.
     unsafe fn broadcast(p: *const u32) -> Self::Ints;
     unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn sub_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     /// Signed integers as f32.
     unsafe fn to_floats(a: Self::Ints) -> Self::Floats;
     /// The low half of each word as bf16.
@@ -83,6 +87,17 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn join(low: Self::Ints, high: Self::Ints) -> Self::Ints;
     /// `acc + Σ w·x` over the two i16 of each word.
     unsafe fn dot_words(acc: Self::Ints, w: Self::Ints, x: Self::Ints) -> Self::Ints;
+    /// `acc + Σ (x₀ + w₁)·(x₁ + w₀)` over the two i16 of each word, modulo 2^32, where no sum leaves
+    /// i16: `Σ w₀·x₀ + w₁·x₁`, and besides `Σ w₀·w₁ + x₀·x₁`.
+    #[inline(always)]
+    unsafe fn dot_pair(_: Self::Ints, _: [Self::Ints; 2], _: [Self::Ints; 2]) -> Self::Ints {
+        unreachable!("not PAIRED")
+    }
+    /// `acc + Σ n₀·n₁` over the four pairs of neighbouring nibbles of each word.
+    #[inline(always)]
+    unsafe fn dot_nibbles(_: Self::Ints, _: Self::Ints) -> Self::Ints {
+        unreachable!("not PAIRED")
+    }
     /// Rounds 64 `x * factor` to i16, each eight in the order 0 4 1 5 2 6 3 7.
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16);
     /// Asks for the cache line at `p` to come into the second-level cache; any address will do.

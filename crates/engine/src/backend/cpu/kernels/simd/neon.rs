@@ -183,6 +183,11 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    unsafe fn sub_ints(a: Ints, b: Ints) -> Ints {
+        both!(vsubq_s32(a, b))
+    }
+
+    #[inline(always)]
     unsafe fn to_floats(a: Ints) -> Floats {
         both!(vcvtq_f32_s32(a))
     }

@@ -156,6 +156,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn sub_ints(a: Ints, b: Ints) -> Ints {
+        std::array::from_fn(|i| a[i].wrapping_sub(b[i]))
+    }
+
+    #[inline(always)]
     unsafe fn to_floats(a: Ints) -> Floats {
         each(|i| a[i] as i32 as f32)
     }
