@@ -1,6 +1,10 @@
 //! Softmax attention over a run of cached tokens, for the query heads that share a KV head.
 
-use super::{AttendBlock, Running, elementwise::exp, simd::Simd};
+use super::{
+    AttendBlock, Running,
+    elementwise::{exp, sums_of},
+    simd::Simd,
+};
 
 /// Tokens whose scores are taken before the softmax is brought up to date. Anchored at the
 /// start of the run.
@@ -100,22 +104,39 @@ unsafe fn score<S: Simd, T: Element, const HEADS: usize>(
     scores: &mut [[f32; TOKENS]; HEADS],
 ) {
     let dim = block.head_dim;
-    for token in 0..tile.count {
-        // SAFETY: `attend`'s caller gives a head_dim that is a multiple of LANES.
-        unsafe {
-            let key = tile.keys.add(token * block.stride);
-            let mut acc = [S::splat(0.0); HEADS];
-            for at in (0..dim).step_by(S::LANES) {
-                let key = T::load::<S>(key.add(at));
-                for (h, acc) in acc.iter_mut().enumerate() {
-                    let query = S::load(block.queries.as_ptr().add((head + h) * dim + at));
-                    *acc = S::fma(query, key, *acc);
+    let mut token = 0;
+    // SAFETY: `attend`'s caller gives a head_dim that is a multiple of LANES.
+    unsafe {
+        macro_rules! tokens_of {
+            ($tokens:literal) => {
+                while tile.count - token >= $tokens {
+                    let mut acc = [[S::splat(0.0); HEADS]; $tokens];
+                    for at in (0..dim).step_by(S::LANES) {
+                        let mut keys = [S::splat(0.0); $tokens];
+                        for t in 0..$tokens {
+                            keys[t] = T::load::<S>(tile.keys.add((token + t) * block.stride + at));
+                        }
+                        for h in 0..HEADS {
+                            let query = S::load(block.queries.as_ptr().add((head + h) * dim + at));
+                            for t in 0..$tokens {
+                                acc[t][h] = S::fma(query, keys[t], acc[t][h]);
+                            }
+                        }
+                    }
+                    for t in 0..$tokens {
+                        let sums = sums_of::<S, HEADS>(acc[t]);
+                        for h in 0..HEADS {
+                            scores[h][token + t] = block.scale * sums[h];
+                        }
+                    }
+                    token += $tokens;
                 }
-            }
-            for (scores, acc) in scores.iter_mut().zip(acc) {
-                scores[token] = block.scale * S::sum(acc);
-            }
+            };
         }
+        if S::LANES == 16 {
+            tokens_of!(4);
+        }
+        tokens_of!(1);
     }
 }
 
@@ -160,23 +181,46 @@ unsafe fn accumulate<S: Simd, T: Element, const HEADS: usize>(
     acc: &mut [f32],
 ) {
     let dim = block.head_dim;
-    for at in (0..dim).step_by(S::LANES) {
-        // SAFETY: as in `score`; `acc` has head_dim places for each head.
-        unsafe {
-            let place = acc.as_mut_ptr().add(head * dim + at);
-            let mut sums = [S::splat(0.0); HEADS];
-            for (h, sums) in sums.iter_mut().enumerate() {
-                *sums = S::mul(S::load(place.add(h * dim)), S::splat(correction[h]));
-            }
-            for token in 0..tile.count {
-                let value = T::load::<S>(tile.values.add(token * block.stride + at));
-                for (h, sums) in sums.iter_mut().enumerate() {
-                    *sums = S::fma(S::splat(scores[h][token]), value, *sums);
+    let mut at = 0;
+    // SAFETY: as in `score`; `acc` has head_dim places for each head.
+    unsafe {
+        macro_rules! vectors_of {
+            ($vectors:literal) => {
+                while dim - at >= $vectors * S::LANES {
+                    let place = acc.as_mut_ptr().add(head * dim + at);
+                    let mut sums = [[S::splat(0.0); $vectors]; HEADS];
+                    for h in 0..HEADS {
+                        let correction = S::splat(correction[h]);
+                        for v in 0..$vectors {
+                            let old = S::load(place.add(h * dim + v * S::LANES));
+                            sums[h][v] = S::mul(old, correction);
+                        }
+                    }
+                    for token in 0..tile.count {
+                        let value = tile.values.add(token * block.stride + at);
+                        let mut values = [S::splat(0.0); $vectors];
+                        for v in 0..$vectors {
+                            values[v] = T::load::<S>(value.add(v * S::LANES));
+                        }
+                        for h in 0..HEADS {
+                            let score = S::splat(scores[h][token]);
+                            for v in 0..$vectors {
+                                sums[h][v] = S::fma(score, values[v], sums[h][v]);
+                            }
+                        }
+                    }
+                    for h in 0..HEADS {
+                        for v in 0..$vectors {
+                            S::store(place.add(h * dim + v * S::LANES), sums[h][v]);
+                        }
+                    }
+                    at += $vectors * S::LANES;
                 }
-            }
-            for (h, sums) in sums.into_iter().enumerate() {
-                S::store(place.add(h * dim), sums);
-            }
+            };
         }
+        if S::LANES == 16 {
+            vectors_of!(4);
+        }
+        vectors_of!(1);
     }
 }

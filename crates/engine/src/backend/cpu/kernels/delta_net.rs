@@ -65,10 +65,11 @@ unsafe fn rows<S: Simd, const ROWS: usize>(
                 sq[row] = S::fma(s, q, sq[row]);
             }
         }
+        let (sk, sq) = (elementwise::sums_of::<S, ROWS>(sk), elementwise::sums_of::<S, ROWS>(sq));
         let mut delta = [S::splat(0.0); ROWS];
         for row in 0..ROWS {
-            let d = step.beta * (step.v[first + row] - step.decay * S::sum(sk[row]));
-            out[first + row] = step.decay * S::sum(sq[row]) + d * kq;
+            let d = step.beta * (step.v[first + row] - step.decay * sk[row]);
+            out[first + row] = step.decay * sq[row] + d * kq;
             delta[row] = S::splat(d);
         }
         let decay = S::splat(step.decay);

@@ -87,6 +87,29 @@ pub(super) unsafe fn dot<S: Simd>(x: &[f32], y: &[f32]) -> f32 {
     }
 }
 
+/// The sum of each vector.
+///
+/// # Safety
+/// The processor has the instruction set.
+#[inline(always)]
+pub(super) unsafe fn sums_of<S: Simd, const N: usize>(vectors: [S::Floats; N]) -> [f32; N] {
+    let mut sums = [0.0; N];
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let mut at = 0;
+        while at + 4 <= N {
+            let four = [vectors[at], vectors[at + 1], vectors[at + 2], vectors[at + 3]];
+            sums[at..at + 4].copy_from_slice(&S::sums(four));
+            at += 4;
+        }
+        while at < N {
+            sums[at] = S::sum(vectors[at]);
+            at += 1;
+        }
+    }
+    sums
+}
+
 /// `x ← x · factor`
 ///
 /// # Safety

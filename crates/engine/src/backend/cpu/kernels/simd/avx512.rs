@@ -136,6 +136,23 @@ impl<const PAIRED: bool> Simd for Avx512<PAIRED> {
     }
 
     #[inline(always)]
+    unsafe fn sums(a: [__m512; 4]) -> [f32; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            // The additions of `sum`, of two vectors, then of four side by side.
+            let eights = [halved::<false>(a[0], a[1]), halved::<false>(a[2], a[3])];
+            let fours = halved::<true>(eights[0], eights[1]);
+            let twos = _mm512_add_ps(fours, _mm512_permute_ps::<0b01_00_11_10>(fours));
+            let ones = _mm512_add_ps(twos, _mm512_permute_ps::<0b10_11_00_01>(twos));
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+            let mut sums = [0.0; 4];
+            let four = _mm512_castps512_ps128(_mm512_permutexvar_ps(order, ones));
+            _mm_storeu_ps(sums.as_mut_ptr(), four);
+            sums
+        }
+    }
+
+    #[inline(always)]
     unsafe fn largest(a: __m512) -> f32 {
         // SAFETY: the trait's contract; a processor with AVX-512 has AVX2.
         unsafe {
@@ -283,6 +300,21 @@ impl<const PAIRED: bool> Simd for Avx512<PAIRED> {
     unsafe fn prefetch(p: *const u8) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+}
+
+/// Adds the lower halves of two vectors to their upper ones, or with QUARTERS the lower halves of
+/// the halves.
+#[inline(always)]
+unsafe fn halved<const QUARTERS: bool>(a: __m512, b: __m512) -> __m512 {
+    // SAFETY: the processor has AVX-512.
+    unsafe {
+        if QUARTERS {
+            let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b);
+            return _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b));
+        }
+        let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b);
+        _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
     }
 }
 

@@ -59,6 +59,12 @@ pub(super) trait Simd: Copy + 'static {
     /// 2^a for whole numbers -126..=127.
     unsafe fn pow2(a: Self::Floats) -> Self::Floats;
     unsafe fn sum(a: Self::Floats) -> f32;
+    /// [`Simd::sum`] of each, to the bit.
+    #[inline(always)]
+    unsafe fn sums(a: [Self::Floats; 4]) -> [f32; 4] {
+        // SAFETY: passed on from the caller.
+        unsafe { [Self::sum(a[0]), Self::sum(a[1]), Self::sum(a[2]), Self::sum(a[3])] }
+    }
     unsafe fn largest(a: Self::Floats) -> f32;
 
     unsafe fn zero() -> Self::Ints;
