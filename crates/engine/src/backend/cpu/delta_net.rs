@@ -2,8 +2,11 @@
 //!
 //! After the projections one task does everything for one key head of one sequence: the
 //! convolution of its channels, then token by token the states of the value heads that share the
-//! key. States are worked on in blocks of value rows that stay in the first-level cache for all
-//! tokens of the pass; rows do not depend on each other.
+//! key. It goes through a long row in runs of tokens whose intermediate results stay in the
+//! second-level cache. States are worked on in blocks of value rows that stay in the first-level
+//! cache for all tokens of a run; rows of a state do not depend on each other.
+
+use std::ops::Range;
 
 use super::{
     clock::Worker,
@@ -18,20 +21,23 @@ use crate::{
     model::{DELTA_FLOP, DeltaNet, DeltaNetShape, Mixer, Shape, Weights},
 };
 
-/// Rows of a head's state [value_dim, key_dim] that are taken through all tokens at a time:
-/// 16 KB with keys of 128.
+/// Rows of a head's state [value_dim, key_dim] that are taken through a run at a time: 16 KB with
+/// keys of 128.
 const STATE_ROWS: usize = 32;
+
+/// Tokens of a run.
+const RUN_TOKENS: usize = 64;
 
 /// Intermediate results of the stage.
 pub(super) struct DeltaNetScratch {
     /// Convolution weights of each layer, a tap at a time [conv_taps, conv_channels].
     taps: Vec<Vec<f32>>,
     qkv: Vec<f32>,   // [tokens, conv_channels] raw
-    mixed: Vec<f32>, // [tokens, conv_channels] after the convolution: queries, keys, values
+    mixed: Vec<f32>, // [key_heads, tokens, head_channels] after the convolution: query, key, values
     z: Vec<f32>,     // [tokens, value_width]
     b: Vec<f32>,     // [tokens, value_heads], then the write strength β
     a: Vec<f32>,     // [tokens, value_heads], then the decay g
-    raw: Vec<f32>,   // [tokens, value_width] what the states gave
+    raw: Vec<f32>,   // [value_heads, tokens, value_dim] what the states gave
     read: Vec<f32>,  // [tokens, value_width] normed and gated
 }
 
@@ -93,6 +99,7 @@ pub(super) fn delta_net(
     let head = Head {
         shape: pass.shape,
         kernels: pass.kernels,
+        tokens: all.len(),
         weights,
         taps: &scratch.taps[layer],
         qkv: &scratch.qkv,
@@ -123,18 +130,19 @@ pub(super) fn delta_net(
 struct Head<'a> {
     shape: &'a Shape,
     kernels: &'a Kernels,
+    tokens: usize,
     weights: &'a DeltaNet,
     taps: &'a [f32],        // [conv_taps, conv_channels]
     qkv: &'a [f32],         // [tokens, conv_channels]
     z: &'a [f32],           // [tokens, value_width]
     b: Shared<'a, f32>,     // [tokens, value_heads]
     a: Shared<'a, f32>,     // [tokens, value_heads]
-    mixed: Shared<'a, f32>, // [tokens, conv_channels]
-    raw: Shared<'a, f32>,   // [tokens, value_width]
+    mixed: Shared<'a, f32>, // [key_heads, tokens, head_channels]
+    raw: Shared<'a, f32>,   // [value_heads, tokens, value_dim]
     read: Shared<'a, f32>,  // [tokens, value_width]
 }
 
-impl Head<'_> {
+impl<'a> Head<'a> {
     /// One key head of one row: its channels of the convolution, then its value heads.
     ///
     /// # Safety
@@ -151,79 +159,148 @@ impl Head<'_> {
         let conv_at = layer_at + shape.state_len();
         let heads_a_key = shape.value_heads / shape.key_heads;
         let elements = shape.value_dim * shape.key_dim;
-        let runs = [
-            (key_head * shape.key_dim, shape.key_dim),
-            (shape.key_width() + key_head * shape.key_dim, shape.key_dim),
-            (
-                2 * shape.key_width() + key_head * heads_a_key * shape.value_dim,
-                heads_a_key * shape.value_dim,
-            ),
+        let channels = [
+            Channels { start: key_head * shape.key_dim, len: shape.key_dim, at: 0 },
+            Channels {
+                start: shape.key_width() + key_head * shape.key_dim,
+                len: shape.key_dim,
+                at: shape.key_dim,
+            },
+            Channels {
+                start: 2 * shape.key_width() + key_head * heads_a_key * shape.value_dim,
+                len: heads_a_key * shape.value_dim,
+                at: 2 * shape.key_dim,
+            },
         ];
-        for (start, len) in runs {
-            // SAFETY: passed on from the caller.
-            unsafe { self.convolve(row, start, len, state, conv_at) };
-        }
-        for token in row.first..row.first + row.len {
-            let at = token * shape.conv_channels() + key_head * shape.key_dim;
-            // SAFETY: passed on from the caller.
-            let (query, key) = unsafe {
-                (
-                    self.mixed.part(at, shape.key_dim),
-                    self.mixed.part(at + shape.key_width(), shape.key_dim),
-                )
-            };
-            self.kernels.l2_norm(query, L2_EPS, (shape.key_dim as f32).sqrt().recip());
-            self.kernels.l2_norm(key, L2_EPS, 1.0);
-        }
-        for value_head in key_head * heads_a_key..(key_head + 1) * heads_a_key {
-            // SAFETY: passed on from the caller.
-            unsafe {
-                worker.at(Op::Gates);
-                self.open_gates(row, value_head);
-                worker.at(Op::State);
-                worker.moves(2 * elements * size_of::<f32>(), DELTA_FLOP * elements * row.len);
-                self.advance(row, key_head, value_head, state, layer_at);
-                worker.at(Op::GatedNorm);
-                self.gate(row, value_head);
+        let end = row.first + row.len;
+        for first in (row.first..end).step_by(RUN_TOKENS) {
+            let run = first..end.min(first + RUN_TOKENS);
+            worker.at(Op::Conv);
+            for channels in &channels {
+                // SAFETY: passed on from the caller.
+                unsafe { self.convolve(row, run.clone(), key_head, channels, state, conv_at) };
             }
+            for token in run.clone() {
+                // SAFETY: passed on from the caller.
+                let both = unsafe { self.mixed(key_head, token, 0, 2 * shape.key_dim) };
+                let (query, key) = both.split_at_mut(shape.key_dim);
+                self.kernels.l2_norm(query, L2_EPS, (shape.key_dim as f32).sqrt().recip());
+                self.kernels.l2_norm(key, L2_EPS, 1.0);
+            }
+            for value_head in key_head * heads_a_key..(key_head + 1) * heads_a_key {
+                // SAFETY: passed on from the caller.
+                unsafe {
+                    worker.at(Op::Gates);
+                    self.open_gates(run.clone(), value_head);
+                    worker.at(Op::State);
+                    worker
+                        .moves(2 * elements * size_of::<f32>(), DELTA_FLOP * elements * run.len());
+                    self.advance(run.clone(), value_head, state, layer_at);
+                    worker.at(Op::GatedNorm);
+                    self.gate(run.clone(), value_head);
+                }
+            }
+        }
+        worker.at(Op::Conv);
+        for channels in &channels {
+            // SAFETY: passed on from the caller.
+            unsafe { self.keep_inputs(row, channels, state, conv_at) };
         }
     }
 
-    /// `mixed = silu(conv(qkv))` for a run of channels, and the last raw inputs to the state.
+    /// Channels of a key head after the convolution: query, key, and the values of its value heads.
+    ///
+    /// # Safety
+    /// Nobody else touches these channels of this token.
+    unsafe fn mixed(&self, key_head: usize, token: usize, at: usize, len: usize) -> &'a mut [f32] {
+        let shape = &self.shape.delta_net;
+        let head_channels = shape.conv_channels() / shape.key_heads;
+        // SAFETY: passed on from the caller.
+        unsafe { self.mixed.part((key_head * self.tokens + token) * head_channels + at, len) }
+    }
+
+    /// What a value head's state gave for a token [value_dim].
+    ///
+    /// # Safety
+    /// Nobody else touches this value head.
+    unsafe fn raw(&self, value_head: usize, token: usize) -> &'a mut [f32] {
+        let dim = self.shape.delta_net.value_dim;
+        // SAFETY: passed on from the caller.
+        unsafe { self.raw.part((value_head * self.tokens + token) * dim, dim) }
+    }
+
+    /// Raw inputs of some channels by age: the state's vectors first, then the row's tokens.
+    ///
+    /// # Safety
+    /// Nobody writes these channels of the state while the inputs are in use.
+    unsafe fn input<'s>(
+        &'s self,
+        row: &RowPlan,
+        channels: &Channels,
+        state: &'s Cells,
+        conv_at: usize,
+        age: usize,
+    ) -> &'s [f32] {
+        let shape = &self.shape.delta_net;
+        let width = shape.conv_channels();
+        match age.checked_sub(shape.conv_taps - 1) {
+            Some(token) => {
+                &self.qkv[(row.first + token) * width + channels.start..][..channels.len]
+            }
+            // SAFETY: passed on from the caller.
+            None => unsafe { &*state.part(conv_at + age * width + channels.start, channels.len) },
+        }
+    }
+
+    /// `mixed = silu(conv(qkv))` for a run of tokens.
     ///
     /// # Safety
     /// Nobody else touches these channels of this row.
     unsafe fn convolve(
         &self,
         row: &RowPlan,
-        start: usize,
-        len: usize,
+        run: Range<usize>,
+        key_head: usize,
+        channels: &Channels,
         state: &Cells,
         conv_at: usize,
     ) {
         let shape = &self.shape.delta_net;
-        let (channels, before) = (shape.conv_channels(), shape.conv_taps - 1);
-        // Inputs by age: the state's vectors first, then the new ones.
-        let input = |age: usize| match age.checked_sub(before) {
-            Some(token) => &self.qkv[(row.first + token) * channels + start..][..len],
-            // SAFETY: passed on from the caller; read only until the loop below.
-            None => unsafe { &*state.part(conv_at + age * channels + start, len) },
-        };
-        for token in 0..row.len {
-            // SAFETY: passed on from the caller.
-            let out = unsafe { self.mixed.part((row.first + token) * channels + start, len) };
+        let width = shape.conv_channels();
+        for token in run {
             let mut taps = [(&[][..], &[][..]); TAPS_MAX];
             let taps = &mut taps[..shape.conv_taps];
             for (tap, pair) in taps.iter_mut().enumerate() {
-                let weights = &self.taps[tap * channels + start..][..len];
-                *pair = (weights, input(token + tap));
+                let weights = &self.taps[tap * width + channels.start..][..channels.len];
+                let age = token - row.first + tap;
+                // SAFETY: passed on from the caller.
+                *pair = (weights, unsafe { self.input(row, channels, state, conv_at, age) });
             }
+            // SAFETY: passed on from the caller.
+            let out = unsafe { self.mixed(key_head, token, channels.at, channels.len) };
             self.kernels.conv_silu(taps, out);
         }
-        for age in 0..before {
-            let kept = input(row.len + age);
+    }
+
+    /// The last raw inputs go to the state.
+    ///
+    /// # Safety
+    /// Nobody else touches these channels of this row.
+    unsafe fn keep_inputs(
+        &self,
+        row: &RowPlan,
+        channels: &Channels,
+        state: &Cells,
+        conv_at: usize,
+    ) {
+        let shape = &self.shape.delta_net;
+        for age in 0..shape.conv_taps - 1 {
             // SAFETY: passed on from the caller; what is read is younger, hence another vector.
-            unsafe { state.part(conv_at + age * channels + start, len) }.copy_from_slice(kept);
+            unsafe {
+                let kept = self.input(row, channels, state, conv_at, row.len + age);
+                let at = conv_at + age * shape.conv_channels() + channels.start;
+                state.part(at, channels.len).copy_from_slice(kept);
+            }
         }
     }
 
@@ -231,10 +308,10 @@ impl Head<'_> {
     ///
     /// # Safety
     /// Nobody else touches this value head.
-    unsafe fn open_gates(&self, row: &RowPlan, value_head: usize) {
+    unsafe fn open_gates(&self, run: Range<usize>, value_head: usize) {
         let rate = self.weights.a_log[value_head].exp();
         let bias = self.weights.dt_bias[value_head];
-        for token in row.first..row.first + row.len {
+        for token in run {
             let at = token * self.shape.delta_net.value_heads + value_head;
             // SAFETY: passed on from the caller.
             let (a, b) = unsafe { (&mut self.a.part(at, 1)[0], &mut self.b.part(at, 1)[0]) };
@@ -243,43 +320,36 @@ impl Head<'_> {
         }
     }
 
-    /// Takes one value head's state through the row's tokens.
+    /// Takes one value head's state through a run of tokens.
     ///
     /// # Safety
     /// Nobody else touches this value head and its state.
-    unsafe fn advance(
-        &self,
-        row: &RowPlan,
-        key_head: usize,
-        value_head: usize,
-        state: &Cells,
-        layer_at: usize,
-    ) {
+    unsafe fn advance(&self, run: Range<usize>, value_head: usize, state: &Cells, layer_at: usize) {
         let shape = &self.shape.delta_net;
-        let (heads, value_dim) = (shape.value_heads, shape.value_dim);
-        let state_at = layer_at + value_head * value_dim * shape.key_dim;
+        let (heads, value_dim, key_dim) = (shape.value_heads, shape.value_dim, shape.key_dim);
+        let heads_a_key = heads / shape.key_heads;
+        let (key_head, place) = (value_head / heads_a_key, value_head % heads_a_key);
+        let state_at = layer_at + value_head * value_dim * key_dim;
         for first in (0..value_dim).step_by(STATE_ROWS) {
             let len = STATE_ROWS.min(value_dim - first);
             // SAFETY: passed on from the caller.
-            let state =
-                unsafe { state.part(state_at + first * shape.key_dim, len * shape.key_dim) };
-            for token in row.first..row.first + row.len {
+            let state = unsafe { state.part(state_at + first * key_dim, len * key_dim) };
+            for token in run.clone() {
                 let gate = token * heads + value_head;
-                let mixed = token * shape.conv_channels();
-                let (query, value) = (key_head * shape.key_dim, value_head * value_dim + first);
+                let value = 2 * key_dim + place * value_dim + first;
                 // SAFETY: passed on from the caller; nobody writes these any more.
                 let step = unsafe {
                     DeltaStep {
-                        q: self.mixed.part(mixed + query, shape.key_dim),
-                        k: self.mixed.part(mixed + shape.key_width() + query, shape.key_dim),
-                        v: self.mixed.part(mixed + 2 * shape.key_width() + value, len),
+                        q: self.mixed(key_head, token, 0, key_dim),
+                        k: self.mixed(key_head, token, key_dim, key_dim),
+                        v: self.mixed(key_head, token, value, len),
                         decay: self.a.part(gate, 1)[0],
                         beta: self.b.part(gate, 1)[0],
                     }
                 };
                 // SAFETY: passed on from the caller.
-                let raw = unsafe { self.raw.part(gate * value_dim + first, len) };
-                self.kernels.delta_step(&step, state, raw);
+                let raw = unsafe { self.raw(value_head, token) };
+                self.kernels.delta_step(&step, state, &mut raw[first..first + len]);
             }
         }
     }
@@ -288,18 +358,26 @@ impl Head<'_> {
     ///
     /// # Safety
     /// Nobody else touches this value head.
-    unsafe fn gate(&self, row: &RowPlan, value_head: usize) {
+    unsafe fn gate(&self, run: Range<usize>, value_head: usize) {
         let shape = &self.shape.delta_net;
-        let (heads, value_dim) = (shape.value_heads, shape.value_dim);
-        for token in row.first..row.first + row.len {
-            let at = (token * heads + value_head) * value_dim;
+        let value_dim = shape.value_dim;
+        for token in run {
+            let at = (token * shape.value_heads + value_head) * value_dim;
             // SAFETY: passed on from the caller.
             let (raw, read) =
-                unsafe { (self.raw.part(at, value_dim), self.read.part(at, value_dim)) };
+                unsafe { (self.raw(value_head, token), self.read.part(at, value_dim)) };
             self.kernels.rms_norm(raw, &self.weights.norm, self.shape.norm_eps, read);
             self.kernels.mul_silu(read, &self.z[at..][..value_dim]);
         }
     }
+}
+
+/// A run of the convolution's channels that belongs to one key head.
+struct Channels {
+    start: usize,
+    len: usize,
+    /// Where they stand among the head's.
+    at: usize,
 }
 
 /// Most taps that a convolution may have.

@@ -215,9 +215,13 @@ pub(super) unsafe fn conv_silu<S: Simd>(taps: &[(&[f32], &[f32])], out: &mut [f3
                 };
                 acc = S::fma(w, x, acc);
             }
-            let mut lanes = [0.0; 16];
-            S::store(lanes.as_mut_ptr(), silu::<S>(acc));
-            out[at..at + n].copy_from_slice(&lanes[..n]);
+            if n == S::LANES {
+                S::store(out.as_mut_ptr().add(at), silu::<S>(acc));
+            } else {
+                let mut lanes = [0.0; 16];
+                S::store(lanes.as_mut_ptr(), silu::<S>(acc));
+                out[at..].copy_from_slice(&lanes[..n]);
+            }
             at += n;
         }
     }
