@@ -21,7 +21,7 @@ const OTHER_VARIABLES: [(&str, &str); 17] = [
     (
         "CALLA_SIMD",
         "Instruction set of the CPU backend, when not the fastest that the processor has: \
-         `portable`, `avx2`, `avx512` or `neon`",
+         `portable`, `avx2`, `avx512`, `avx512_amd` or `neon`",
     ),
     (
         "CALLA_NVRTC",

@@ -1,4 +1,9 @@
 //! Many rows: a panel of transposed weights stays in the first-level cache while rows pass over it.
+//!
+//! Where additions are cheap (`Simd::PAIRED`) two inputs take one product instead of two, as in
+//! Winograd's inner product (1968): `(x₀ + w₁)·(x₁ + w₀) = x₀·w₀ + x₁·w₁ + x₀·x₁ + w₀·w₁`. The last
+//! two are known once for a row and once for a panel, and all of it is exact modulo 2^32, so the
+//! sums of a unit are the same to the bit.
 
 use std::{hint::black_box, mem::MaybeUninit, ops::Range};
 

@@ -172,14 +172,15 @@ fn extreme_inputs_stay_accurate() {
 fn extreme_weights_do_not_overflow() {
     for_each(|kernels| {
         for (bits, group) in FORMATS {
-            let mut linear = samples::matrix(3, 256, bits, group);
+            let mut linear = samples::matrix(35, 256, bits, group);
             linear.weight = Bytes::new(Arc::new(vec![0xFFu8; linear.weight.len()]));
             let sample = Sample::of(linear);
             // All products of a block have their largest size and one sign.
-            let x = [vec![-1.0; 256], vec![1.0; 256]];
+            let x: Vec<_> = (0..9).map(|row| vec![[-1.0, 1.0][row % 2]; 256]).collect();
+            let rows: Vec<u32> = (0..9).collect();
             for precision in PRECISIONS {
                 let activations = prepared(kernels, &x, precision);
-                let y = multiply(kernels, &sample.linear, &activations, &[0, 1], &[0, 3]);
+                let y = multiply(kernels, &sample.linear, &activations, &rows, &[0, 35]);
                 let error = worst_error(&sample, &x, &y);
                 assert!(
                     error <= tolerance(precision),
