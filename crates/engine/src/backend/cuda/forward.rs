@@ -46,7 +46,7 @@ impl Pass<'_> {
                 DeviceMlp::Moe(moe) => {
                     self.enter(Stage::Moe);
                     let next = weights.layers.get(index + 1).map(|layer| layer.input_norm);
-                    normed = self.moe(moe, gain, next)?;
+                    normed = self.moe(moe, gain, next, index as u32 + 1)?;
                 }
             }
         }

@@ -41,6 +41,7 @@ pub(super) struct Plan {
     pub(super) first_row: Address,    // [sequences + 1] u32
     pub(super) pick: Address,         // [wanted] u32
     pub(super) temperatures: Address, // [wanted] f32, 0 where no candidates are wanted
+    pub(super) routed: Address, // [rows] u32: 0, then the layer that has routed the row last, from 1
 }
 
 /// How large a block is.
@@ -66,7 +67,7 @@ impl PlanSize {
 
     /// Numbers of 4 bytes, behind those of 8.
     fn words(&self) -> usize {
-        3 * self.rows + self.sequences + 1 + 2 * self.wanted
+        4 * self.rows + self.sequences + 1 + 2 * self.wanted
     }
 
     /// Where the parts lie in a block that starts at `block`; `lengths` are the sequences' rows.
@@ -93,6 +94,7 @@ impl PlanSize {
             first_row,
             pick,
             temperatures: pick.plus(4 * self.wanted),
+            routed: pick.plus(8 * self.wanted),
         }
     }
 }
@@ -173,6 +175,7 @@ impl Planner {
             block.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
         }
         block.extend(temperatures.iter().flat_map(|number| number.to_le_bytes()));
+        block.resize(block.len() + 4 * size.rows, 0);
         debug_assert_eq!(block.len(), size.bytes());
         device.upload(at, block)?;
         Ok(size.place(at, batch.rows.iter().map(|row| row.tokens.len())))

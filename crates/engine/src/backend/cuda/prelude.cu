@@ -135,6 +135,52 @@ DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory");
 template <int PENDING>
 DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
 
+// A run of memory on its way to shared memory by the copy engine: one thread asks for it, and loads do
+// not queue behind it as they do behind copy_async. An arrival is a word in shared memory that says when
+// all that was asked for under it is there; it serves once.
+#if __CUDA_ARCH__ >= 900
+#define BULK_COPIES 1
+#else
+#define BULK_COPIES 0
+#endif
+
+// Makes one, by the thread that then starts it; this takes longer than all the rest.
+DEVICE void arrival_init(u64* arrival) {
+#if BULK_COPIES
+    u32 address = (u32)__cvta_generic_to_shared(arrival);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(address) : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+// Expects `bytes` of copies; by the thread that then asks for them.
+DEVICE void arrival_start(u64* arrival, u32 bytes) {
+#if BULK_COPIES
+    u32 address = (u32)__cvta_generic_to_shared(arrival);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(address), "r"(bytes)
+                 : "memory");
+#endif
+}
+// `bytes` is a multiple of 16, both addresses are aligned so.
+DEVICE void copy_bulk(void* shared, const void* global, u32 bytes, u64* arrival) {
+#if BULK_COPIES
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"((u32)__cvta_generic_to_shared(shared)), "l"(global), "r"(bytes),
+                    "r"((u32)__cvta_generic_to_shared(arrival)) : "memory");
+#endif
+}
+// In any thread that knows it to be made (by a barrier). A block must not end before its copies.
+DEVICE void arrival_wait(u64* arrival) {
+#if BULK_COPIES
+    asm volatile("{\n"
+                 ".reg .pred there;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], 0;\n"
+                 "@there bra done;\n"
+                 "bra again;\n"
+                 "done:\n"
+                 "}" :: "r"((u32)__cvta_generic_to_shared(arrival)) : "memory");
+#endif
+}
 // 16 bytes that are read once: weights. They do not push others out of the L1 cache.
 DEVICE uint4 load_once(const uint4* p) {
     uint4 v;
@@ -164,6 +210,18 @@ DEVICE void start_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+// A word by which a kernel that others have not ended for hands on what it has written: the writer's
+// block, and blocks of a kernel behind it that are sure to run beside it or after it, since a kernel starts
+// when all blocks of the one before have called start_next.
+DEVICE void hand_on(u32* word, u32 value) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(word), "r"(value) : "memory");
+}
+DEVICE void await_hand_on(const u32* word, u32 value) {
+    u32 is;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is) : "l"(word) : "memory");
+    while (is != value);
 }
 
 // ---- time ------------------------------------------------------------------------------------

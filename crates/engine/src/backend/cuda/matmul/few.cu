@@ -8,7 +8,7 @@ template <int INPUTS_, int BITS_, int TOKENS_, int TILES_, int SPLIT_, int FLIGH
           bool STAGED_ = false>
 struct FewRows {
     static constexpr int INPUTS = INPUTS_, BITS = BITS_, TOKENS = TOKENS_, TILES = TILES_;
-    static constexpr int STEPS = INPUTS / TILE;
+    static constexpr int STEPS = INPUTS / TILE, SPLIT = SPLIT_;
     static constexpr int SHARE = (STEPS + SPLIT_ - 1) / SPLIT_; // steps of a warp, at most
     static constexpr bool EVEN = STEPS % SPLIT_ == 0;           // exactly
     static constexpr int FLIGHT = FLIGHT_ * 4 / BITS / TILES;   // steps that are under way
@@ -19,12 +19,21 @@ struct FewRows {
     // rounds sums at 2^-24 of some ten times their size: for a single block, and the default mode.
     static constexpr bool OFFSET = PIECES == 1 && BLOCKS == 1;
     static constexpr bool STAGED = STAGED_;
+    static constexpr bool BULK = STAGED && TOKENS == 1 && SHARE == DEPTH && BULK_COPIES; // the ring holds all
+    // A single row's offsets come from sums of its elements (few_parity), not from the matrix units.
+    static constexpr bool PARITY = BULK && EVEN && PIECES == 1;
+    // With them so many steps go side by side: a chain of products alone, or two of a multiprocessor's few
+    // warps, keep the matrix units waiting.
+    static constexpr int WANTED = TILES > 1 ? 1 : SPLIT == 8 ? 4 : 2;
+    static constexpr int ABREAST = PARITY && SHARE % WANTED == 0 ? WANTED : 1;
     static constexpr int WORDS = BITS / 4 * WARP;               // of a tile, uint4s
     static constexpr int SLOT = TILES * (WORDS + 4 * TILE_GROUPS); // of the ring, likewise
     static constexpr int RING = DEPTH * SLOT;                   // of a warp
 
-    Tile<BITS> tile[STAGED ? 1 : DEPTH][TILES];
-    uint4* ring; // shared
+    Tile<BITS> tile[STAGED ? ABREAST : DEPTH][TILES];
+    uint4* ring;    // shared
+    u64* arrival;   // shared: of the ring, with BULK
+    float2* parity; // shared [INPUTS / GROUP]: of the only row, see few_parity
     const uint4* words[TILES];
     const uint2* affine[TILES];
     int first, count; // steps of this warp
@@ -58,28 +67,38 @@ DEVICE void few_load(F& f, int slot, int step) {
     }
 }
 
-// Of a ring, this lane's part of what was asked for DEPTH steps ago. All lanes of the warp call it.
+// Of a ring, this lane's part of a step's tiles. All lanes of the warp call it, step by step.
 template <class F>
-DEVICE void few_staged(F& f, int slot) {
+DEVICE void few_staged(F& f, int slot, int step, int to = 0) {
     int lane = threadIdx.x % WARP;
-    copy_wait<F::DEPTH - 1>();
-    __syncwarp();
+    // Where tile o has its words and affine, and how far those of the next tile are.
     const uint4* from = f.ring + slot * F::SLOT;
+    const uint4* affine = from + F::TILES * F::WORDS;
+    int words_apart = F::WORDS, affine_apart = 4 * TILE_GROUPS;
+    if constexpr (F::BULK) {
+        if (step == 0) arrival_wait(f.arrival);
+        from = f.ring + step * F::WORDS;
+        affine = f.ring + F::TILES * F::SHARE * F::WORDS + step * (4 * TILE_GROUPS);
+        words_apart *= F::SHARE, affine_apart *= F::SHARE;
+    } else {
+        copy_wait<F::DEPTH - 1>();
+        __syncwarp();
+    }
     #pragma unroll
     for (int o = 0; o < F::TILES; o++) {
         #pragma unroll
-        for (int i = 0; i < F::BITS / 4; i++) f.tile[0][o].words[i] = from[o * F::WORDS + i * WARP + lane];
+        for (int i = 0; i < F::BITS / 4; i++)
+            f.tile[to][o].words[i] = from[o * words_apart + i * WARP + lane];
         #pragma unroll
         for (int q = 0; q < TILE_GROUPS; q++)
-            f.tile[0][o].affine[q] =
-                ((const uint2*)(from + F::TILES * F::WORDS))[(o * TILE_GROUPS + q) * 8 + lane / 4];
+            f.tile[to][o].affine[q] = ((const uint2*)(affine + o * affine_apart))[q * 8 + lane / 4];
     }
 }
 
 // What fits beside the only row's activations in 48 KB: tiles of 4 bits that a warp of a ring has under
 // way, FewRows's FLIGHT_. 0: there is no room for a ring.
 DEVICE constexpr int few_flight(int inputs, int bits, int tiles, int warps) {
-    int room = 48 * 1024 - 256 - inputs * 2 * PIECES - inputs / GROUP * 4 - warps * tiles * 80;
+    int room = 48 * 1024 - 256 - inputs * 2 * PIECES - inputs / GROUP * 12 - warps * tiles * 80;
     for (int flight = 8; flight > 0; flight /= 2) {
         int depth = flight * 4 / bits / tiles;
         if (warps * (depth < 1 ? 1 : depth) * tiles * (bits * 128 + 64 * TILE_GROUPS) <= room)
@@ -88,28 +107,53 @@ DEVICE constexpr int few_flight(int inputs, int bits, int tiles, int warps) {
     return 0;
 }
 
-// Where the warp with this share of the inputs works.
+// Where the warp with this share of the inputs works; what is shared is set before.
 template <class F>
 DEVICE void few_share(F& f, int share) {
     f.first = share * F::SHARE;
     f.count = F::EVEN ? F::SHARE : min(F::SHARE, F::STEPS - f.first);
+    if constexpr (F::BULK) {
+        if (threadIdx.x % WARP == 0) arrival_init(f.arrival);
+        __syncwarp();
+    }
 }
 
 template <class F>
 DEVICE void few_tile_row(F& f, int o, Matrix w, u32 tile_row) {
     int lane = threadIdx.x % WARP;
-    f.words[o] = tile_words<F::INPUTS, F::BITS>(w, tile_row, f.first) + lane;
-    f.affine[o] = tile_affine<F::INPUTS>(w, tile_row, f.first) + (F::STAGED ? lane * 2 : lane / 4);
+    f.words[o] = tile_words<F::INPUTS, F::BITS>(w, tile_row, f.first) + (F::BULK ? 0 : lane);
+    f.affine[o] = tile_affine<F::INPUTS>(w, tile_row, f.first) +
+                  (F::BULK ? 0 : F::STAGED ? lane * 2 : lane / 4);
 }
 
 // Asks for the first weights.
 template <class F>
 DEVICE void few_start(F& f) {
-    #pragma unroll
-    for (int d = 0; d < F::DEPTH; d++) {
-        if (F::EVEN || d < f.count) few_load(f, d, d);
-        if (F::STAGED) copy_commit();
+    if constexpr (F::BULK) {
+        if (f.count > 0 && threadIdx.x % WARP == 0) {
+            u32 words = f.count * F::WORDS * 16, affine = f.count * TILE_GROUPS * 64;
+            arrival_start(f.arrival, F::TILES * (words + affine));
+            #pragma unroll
+            for (int o = 0; o < F::TILES; o++) {
+                uint4* to = f.ring + F::SHARE * (o * F::WORDS);
+                uint4* affine_to = f.ring + F::SHARE * (F::TILES * F::WORDS + o * 4 * TILE_GROUPS);
+                copy_bulk(to, f.words[o], words, f.arrival);
+                copy_bulk(affine_to, f.affine[o], affine, f.arrival);
+            }
+        }
+    } else {
+        #pragma unroll
+        for (int d = 0; d < F::DEPTH; d++) {
+            if (F::EVEN || d < f.count) few_load(f, d, d);
+            if (F::STAGED) copy_commit();
+        }
     }
+}
+
+// Before a block ends that has asked for weights and does not use them.
+template <class F>
+DEVICE void few_leave(F& f) {
+    if (F::BULK && f.count > 0) arrival_wait(f.arrival);
 }
 
 // Activations of up to TOKENS rows, as one lane reads them. Rows that are not there repeat the last.
@@ -142,20 +186,54 @@ DEVICE FewInputs<F::BLOCKS, F::COLUMNS> few_inputs(const F& f, Activations x, u3
     return in;
 }
 
+// Eight halves as Activations have them: the sums of those at even and of those at odd elements, which
+// conversion leaves different offsets in.
+DEVICE float2 parity_of(uint4 halves) {
+    float even = half_to((u16)halves.x) + half_to((u16)(halves.x >> 16));
+    float odd = half_to((u16)halves.y) + half_to((u16)(halves.y >> 16));
+    even += half_to((u16)halves.z) + half_to((u16)(halves.z >> 16));
+    odd += half_to((u16)halves.w) + half_to((u16)(halves.w >> 16));
+    return make_float2(even, odd);
+}
+
+// The same of the groups in this warp's share of the only row, which all lanes call with their octets.
+template <class F>
+DEVICE void few_parity(F& f, int octet, uint4 halves) {
+    float2 sums = parity_of(halves);
+    sums.x = lanes_sum<GROUP / 8>(sums.x);
+    sums.y = lanes_sum<GROUP / 8>(sums.y);
+    if (octet % (GROUP / 8) == 0 && octet < f.count * (TILE / 8))
+        f.parity[f.first * TILE_GROUPS + octet / (GROUP / 8)] = sums;
+}
+
 // The only row's activations of this warp's share, to shared memory, where no step waits for them.
 template <class F>
-DEVICE void few_own(const F& f, Activations x, u32 row, Activations own) {
-    int lane = threadIdx.x % WARP;
+DEVICE void few_own(F& f, Activations x, u32 row, Activations own) {
+    int lane = threadIdx.x % WARP, count = f.count * (TILE / 8);
+    const float* sums = x.sums + (u64)row * (F::INPUTS / GROUP);
+    for (int i = lane; i < f.count * TILE_GROUPS; i += WARP)
+        own.sums[f.first * TILE_GROUPS + i] = sums[f.first * TILE_GROUPS + i];
     #pragma unroll
     for (int p = 0; p < PIECES; p++) {
         const uint4* from = (const uint4*)x.halves + ((u64)p * x.rows + row) * (F::INPUTS / 8);
         uint4* to = (uint4*)own.halves + p * (F::INPUTS / 8);
-        for (int i = lane; i < f.count * (TILE / 8); i += WARP)
-            to[f.first * (TILE / 8) + i] = from[f.first * (TILE / 8) + i];
+        for (int i = lane; i - lane < count; i += WARP) {
+            uint4 halves = make_uint4(0, 0, 0, 0);
+            if (i < count) to[f.first * (TILE / 8) + i] = halves = from[f.first * (TILE / 8) + i];
+            if (F::PARITY) few_parity(f, i, halves);
+        }
     }
-    const float* sums = x.sums + (u64)row * (F::INPUTS / GROUP);
-    for (int i = lane; i < f.count * TILE_GROUPS; i += WARP)
-        own.sums[f.first * TILE_GROUPS + i] = sums[f.first * TILE_GROUPS + i];
+    __syncwarp();
+}
+
+// What few_own does beside copying, for a row that lies there already.
+template <class F>
+DEVICE void few_owned(F& f, Activations own) {
+    int lane = threadIdx.x % WARP, count = f.count * (TILE / 8);
+    if (!F::PARITY) return;
+    const uint4* from = (const uint4*)own.halves + f.first * (TILE / 8);
+    for (int i = lane; i - lane < count; i += WARP)
+        few_parity(f, i, i < count ? from[i] : make_uint4(0, 0, 0, 0));
     __syncwarp();
 }
 
@@ -258,6 +336,55 @@ DEVICE void few_step(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in, int slot,
     }
 }
 
+// ABREAST steps of a single row, all chains of products side by side.
+template <class F>
+DEVICE void few_abreast(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in, int step) {
+    constexpr int U = F::ABREAST;
+    uint4 b[U][2];
+    #pragma unroll
+    for (int u = 0; u < U; u++) {
+        const uint4* from = in.halves + in.halves_at[0] + (step + u) * (TILE / 8);
+        b[u][0] = from[0];
+        b[u][1] = from[4];
+        few_staged(f, step + u, step + u, u);
+    }
+    #pragma unroll
+    for (int q = 0; q < TILE_GROUPS; q++) {
+        float d[U][F::TILES][4];
+        #pragma unroll
+        for (int u = 0; u < U; u++)
+            #pragma unroll
+            for (int o = 0; o < F::TILES; o++)
+                #pragma unroll
+                for (int i = 0; i < 4; i++) d[u][o][i] = 0.0f;
+        #pragma unroll
+        for (int s = q * GROUP_STEPS; s < (q + 1) * GROUP_STEPS; s++)
+            #pragma unroll
+            for (int u = 0; u < U; u++)
+                #pragma unroll
+                for (int o = 0; o < F::TILES; o++) {
+                    u32 a[4];
+                    fragment<F::BITS, true>(a, f.tile[u][o], s);
+                    mma_step(d[u][o], a, b[u][s / 2], s);
+                }
+        #pragma unroll
+        for (int u = 0; u < U; u++) {
+            int group = (step + u) * TILE_GROUPS + q;
+            float sum = in.sums[in.sums_at[0][0] + group];
+            float2 parity = f.parity[f.first * TILE_GROUPS + group];
+            // what conversion left: 264 and 24, or 1160
+            float offset = F::BITS == 4 ? fmaf(264.0f, parity.x, 24.0f * parity.y)
+                                        : 1160.0f * (parity.x + parity.y);
+            #pragma unroll
+            for (int o = 0; o < F::TILES; o++) {
+                uint2 affine = f.tile[u][o].affine[q];
+                add_group<F::BITS>(f.total[o][0][0], d[u][o][0] - offset, affine.x, sum);
+                add_group<F::BITS>(f.total[o][0][1], d[u][o][2] - offset, affine.y, sum);
+            }
+        }
+    }
+}
+
 // All of the warp's steps; afterwards f.total holds its part of the sums.
 template <class F>
 DEVICE void few_run(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in) {
@@ -267,21 +394,26 @@ DEVICE void few_run(F& f, const FewInputs<F::BLOCKS, F::COLUMNS>& in) {
         for (int n = 0; n < F::BLOCKS; n++)
             #pragma unroll
             for (int i = 0; i < 2 * F::COLUMNS; i++) f.total[o][n][i] = 0.0f;
-    #pragma unroll 1
-    for (int base = 0; base < F::SHARE; base += F::DEPTH)
+    if constexpr (F::PARITY) {
         #pragma unroll
-        for (int d = 0; d < F::DEPTH; d++) {
-            const bool whole = F::EVEN && F::SHARE % F::DEPTH == 0;
-            if (whole || base + d < f.count) {
-                if (F::STAGED) few_staged(f, d);
-                few_step(f, in, F::STAGED ? 0 : d, base + d);
-                if (F::SHARE > F::DEPTH && base + d + F::DEPTH < f.count) {
-                    if (F::STAGED) __syncwarp(); // the slot has been read
-                    few_load(f, d, base + d + F::DEPTH);
+        for (int step = 0; step < F::SHARE; step += F::ABREAST) few_abreast(f, in, step);
+    } else {
+        #pragma unroll 1
+        for (int base = 0; base < F::SHARE; base += F::DEPTH)
+            #pragma unroll
+            for (int d = 0; d < F::DEPTH; d++) {
+                const bool whole = F::EVEN && F::SHARE % F::DEPTH == 0;
+                if (whole || base + d < f.count) {
+                    if (F::STAGED) few_staged(f, d, base + d);
+                    few_step(f, in, F::STAGED ? 0 : d, base + d);
+                    if (F::SHARE > F::DEPTH && base + d + F::DEPTH < f.count) {
+                        if (F::STAGED) __syncwarp(); // the slot has been read
+                        few_load(f, d, base + d + F::DEPTH);
+                    }
                 }
+                if (F::STAGED && !F::BULK) copy_commit();
             }
-            if (F::STAGED) copy_commit();
-        }
+    }
 }
 
 // A tile's part of the sums in shared memory: 16 outputs for each row. The stride keeps the lanes of
@@ -315,9 +447,13 @@ DEVICE void linear_few(Matrix w, const float* residual, const float* gain, Activ
     SHARED __align__(16) uint4 ring[STAGED ? WARPS : 1][STAGED ? F::RING : 1];
     SHARED __align__(16) u16 halves[HELD ? PIECES * INPUTS : 8];
     SHARED float sums[HELD ? INPUTS / GROUP : 1];
+    SHARED float2 parity[STAGED ? INPUTS / GROUP : 1];
+    SHARED u64 arrival[WARPS];
     int warp = threadIdx.x / WARP;
     F f;
     f.ring = ring[STAGED ? warp : 0];
+    f.arrival = arrival + warp;
+    f.parity = parity;
     few_share(f, warp);
     u32 tile_rows = (outputs + 15) / 16;
     #pragma unroll
@@ -351,6 +487,7 @@ DEVICE void linear_few(Matrix w, const float* residual, const float* gain, Activ
             if (blockIdx.x == 0) write_octet(x, 0, HIDDEN, at, y, at < HIDDEN);
         });
         __syncthreads();
+        if constexpr (STAGED) few_owned(f, own);
     } else if constexpr (STAGED) {
         few_own(f, x, first_row, own);
     }
@@ -497,7 +634,7 @@ DEVICE void linear_held(Matrix w, Activations x, u32 rows, float* out, u32 ld, u
         __syncthreads();
         #pragma unroll 1
         for (int step = half * HALF; step < (half + 1) * HALF; step++) {
-            few_staged(f, step % F::DEPTH);
+            few_staged(f, step % F::DEPTH, step);
             few_step(f, in, 0, step);
             __syncwarp(); // the slot has been read
             if (step + F::DEPTH < F::SHARE) few_load(f, step % F::DEPTH, step + F::DEPTH);

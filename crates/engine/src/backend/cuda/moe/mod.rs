@@ -151,7 +151,7 @@ impl MoeDimensions {
             add(format!("moe_down_{tile}"), "EXPERTS_MANY_DOWN", &parameters);
         }
         if self.few() {
-            let parameters = format!("{bits}, {}, 1", self.few_warps());
+            let parameters = format!("{bits}, {}", self.few_warps());
             add("moe_few".into(), "EXPERTS_FEW", &parameters);
             add("moe_few_down".into(), "EXPERTS_FEW_DOWN", &format!("{down_bits}"));
         }
@@ -183,7 +183,7 @@ pub(super) fn table_words(experts: usize, visits: usize) -> usize {
 
 impl Pass<'_> {
     /// Adds what the experts say of the rows, normed with `gain`, to the residual stream. Whether the
-    /// result was also normed with `next_gain`.
+    /// result was also normed with `next_gain`. `layer` is a number that no other layer has, above 0.
     ///
     /// # Errors
     /// When the device fails.
@@ -192,6 +192,7 @@ impl Pass<'_> {
         weights: &DeviceMoe,
         gain: Address,
         next_gain: Option<Address>,
+        layer: u32,
     ) -> Result<bool, Error> {
         let kernels = self.kernels.moe.as_ref().expect("made for this shape");
         let scratch = self.scratch.mlp.moe.as_ref().expect("made for this shape");
@@ -203,7 +204,7 @@ impl Pass<'_> {
 
         match kernels.few {
             Some(few) if rows <= FEW_ROWS_MAX => {
-                self.moe_few(weights, kernels, scratch, few)?;
+                self.moe_few(weights, kernels, scratch, few, layer)?;
                 Ok(false)
             }
             _ => {
@@ -220,6 +221,7 @@ impl Pass<'_> {
         kernels: &MoeKernels,
         scratch: &MoeScratch,
         [gate_up, down]: [Kernel; 2],
+        layer: u32,
     ) -> Result<(), Error> {
         let MoeDimensions { experts, top_k, width, hidden, .. } = kernels.dimensions;
         let rows = self.plan.rows;
@@ -244,6 +246,8 @@ impl Pass<'_> {
                 scratch.experts.into(),
                 scratch.scores.into(),
                 scratch.down.into(),
+                self.plan.routed.into(),
+                layer.into(),
             ],
         )?;
         let amount = all(weights.experts.down_amount, weights.shared.down_amount);
@@ -261,6 +265,8 @@ impl Pass<'_> {
                 scratch.scores.into(),
                 self.plan.row_sequence.into(),
                 self.scratch.x.into(),
+                self.plan.routed.into(),
+                layer.into(),
             ],
         )
     }

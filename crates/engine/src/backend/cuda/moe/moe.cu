@@ -8,10 +8,10 @@
 // Few rows (each visit reads its expert for itself; needs EXPERT_WIDTH == SHARED_WIDTH, equal bits for
 // the routed and the shared matrices, and (TOPK + 1) * EXPERT_WIDTH * PIECES <= 20,480):
 //
-//   EXPERTS_FEW(name, BITS, WARPS, ROUTE): gate and up of all visits and of the shared expert.
-//       grid (EXPERT_WIDTH / 16, TOPK + 1, rows), block 32 * WARPS, dynamic shared 0
-//       ROUTE 1: routes from the logits by itself and writes expert and score; 0: reads expert.
-//   EXPERTS_FEW_DOWN(name, BITS): down, the weighted sum, and the residual.
+//   EXPERTS_FEW(name, BITS, WARPS): routes from the logits; gate and up of all visits and of the shared
+//       expert. grid (EXPERT_WIDTH / 16, TOPK + 1, rows), block 32 * WARPS, dynamic shared 0
+//   EXPERTS_FEW_DOWN(name, BITS): down, the weighted sum, and the residual. Behind EXPERTS_FEW: it reads
+//       the experts while that is at work.
 //       grid (HIDDEN / 16, rows), block 32 * (TOPK + 1), dynamic shared 0
 //
 // Any number of rows:
@@ -36,58 +36,70 @@
 
 // ---- routing -----------------------------------------------------------------------------------
 
-// Routes a row by a warp: lane s < TOPK gets slot s. Softmax over all experts; of equal
-// probabilities the higher index comes first.
-DEVICE void route_row(const float* logits, u32& expert, float& score) {
-    constexpr int OWN = (EXPERTS + WARP - 1) / WARP; // experts of a lane: lane, lane + 32, ..
-    int lane = threadIdx.x % WARP;
-    float p[OWN], largest = __uint_as_float(0xff800000), sum = 0.0f;
-    #pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        int e = i * WARP + lane;
-        p[i] = EXPERTS % WARP == 0 || e < EXPERTS ? logits[e] : __uint_as_float(0xff800000);
-        largest = fmaxf(largest, p[i]);
-    }
-    largest = lanes_max(largest);
-    #pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        p[i] = expf(p[i] - largest);
-        sum += p[i];
-    }
-    sum = lanes_sum(sum);
-    // a probability's bits order as it does; 0: not there, or taken
-    u32 key[OWN];
-    #pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        bool there = EXPERTS % WARP == 0 || i * WARP + lane < EXPERTS;
-        key[i] = there ? (__float_as_uint(p[i] / sum) & 0x7fffffff) + 1 : 0;
-    }
+// A row's logits, of which a lane has those of experts lane, lane + 32, ..
+struct RowLogits {
+    static constexpr int OWN = (EXPERTS + WARP - 1) / WARP;
+    float at[OWN];
+};
 
-    expert = NONE;
-    score = 0.0f;
-    float chosen = 0.0f;
+DEVICE RowLogits load_logits(const float* logits) {
+    RowLogits x;
+    int lane = threadIdx.x % WARP;
     #pragma unroll
-    for (int slot = 0; slot < TOPK; slot++) {
+    for (int i = 0; i < RowLogits::OWN; i++) {
+        bool there = EXPERTS % WARP == 0 || i * WARP + lane < EXPERTS;
+        x.at[i] = there ? logits[i * WARP + lane] : __uint_as_float(0xff800000);
+    }
+    return x;
+}
+
+// Routes a row by a warp: lane s < slots <= TOPK gets the expert of slot s and its logit. Of equal
+// logits the higher index comes first.
+DEVICE void route_row(const RowLogits& x, u32 slots, u32& expert, float& logit) {
+    int lane = threadIdx.x % WARP;
+    // Numbers in the order of the logits; 0: not there, or taken.
+    u32 key[RowLogits::OWN];
+    #pragma unroll
+    for (int i = 0; i < RowLogits::OWN; i++) {
+        u32 bits = __float_as_uint(x.at[i] + 0.0f); // one zero
+        bool there = EXPERTS % WARP == 0 || i * WARP + lane < EXPERTS;
+        key[i] = !there ? 0 : max(bits >> 31 ? ~bits : bits | 0x80000000u, 1u);
+    }
+    expert = NONE;
+    logit = 0.0f;
+    #pragma unroll 1
+    for (u32 slot = 0; slot < slots; slot++) {
         u32 best = key[0];
         #pragma unroll
-        for (int i = 1; i < OWN; i++) best = max(best, key[i]);
+        for (int i = 1; i < RowLogits::OWN; i++) best = max(best, key[i]);
         best = __reduce_max_sync(0xffffffff, best);
         u32 index = 0;
         #pragma unroll
-        for (int i = 0; i < OWN; i++)
+        for (int i = 0; i < RowLogits::OWN; i++)
             if (key[i] == best) index = i * WARP + lane;
         index = __reduce_max_sync(0xffffffff, index);
         #pragma unroll
-        for (int i = 0; i < OWN; i++)
+        for (int i = 0; i < RowLogits::OWN; i++)
             if (index == i * WARP + lane) key[i] = 0;
-        float probability = __uint_as_float(best - 1);
-        chosen += probability;
         if (lane == slot) {
             expert = index;
-            score = probability;
+            logit = __uint_as_float(best >> 31 ? best & 0x7fffffff : ~best);
         }
     }
-    if (RENORMALISE) score /= chosen;
+}
+
+// Scores of a row's experts by the warp that routed it with TOPK slots: of the softmax over all
+// experts, or with RENORMALISE over the chosen. 0 beyond them.
+DEVICE float route_scores(const RowLogits& x, float logit) {
+    int lane = threadIdx.x % WARP;
+    float largest = __shfl_sync(0xffffffff, logit, 0);
+    float own = lane < TOPK ? expf(logit - largest) : 0.0f, sum = own;
+    if (!RENORMALISE) {
+        sum = 0.0f;
+        #pragma unroll
+        for (int i = 0; i < RowLogits::OWN; i++) sum += expf(x.at[i] - largest);
+    }
+    return own / lanes_sum(sum);
 }
 
 // A row's experts and scores to memory, by the warp that routed it.
@@ -98,6 +110,21 @@ DEVICE void write_route(u32 row, u32 expert, float score, float shared, u32* exp
         scores[row * (TOPK + 1) + lane] = score;
     }
     if (lane == 0) scores[row * (TOPK + 1) + TOPK] = shared;
+}
+
+// Both by a warp, for a row that is padding where not `there`: a lane gets the expert of its slot.
+DEVICE u32 route_all(u32 row, bool there, const float* logits, u32 shared_column, u32* experts,
+                     float* scores) {
+    u32 expert = NONE;
+    float score = 0.0f, shared = 0.0f;
+    if (there) {
+        RowLogits own = load_logits(logits);
+        route_row(own, TOPK, expert, score);
+        score = route_scores(own, score);
+        shared = sigmoid(logits[shared_column]);
+    }
+    write_route(row, expert, score, shared, experts, scores);
+    return expert;
 }
 
 KERNEL void __launch_bounds__(128) route(
@@ -111,33 +138,32 @@ KERNEL void __launch_bounds__(128) route(
     wait_for_inputs();
     u32 row = blockIdx.x * 4 + threadIdx.x / WARP;
     if (row >= rows) return;
-    u32 mine = NONE;
-    float weight = 0.0f, shared = 0.0f;
-    if (row_sequence[row] != NONE) {
-        route_row(logits + (u64)row * ld, mine, weight);
-        shared = sigmoid(logits[(u64)row * ld + shared_column]);
-    }
-    write_route(row, mine, weight, shared, expert, score);
+    route_all(row, row_sequence[row] != NONE, logits + (u64)row * ld, shared_column, expert, score);
 }
 
 // ---- few rows ----------------------------------------------------------------------------------
 
 // A block has 16 elements of one visit's width.
-template <int BITS, int WARPS, int ROUTE>
+template <int BITS, int WARPS>
 DEVICE void experts_few(
     Matrix gate, Matrix up, Matrix shared_gate, Matrix shared_up, Activations x, const float* logits, u32 ld,
-    u32 shared_column, const u32* row_sequence, u32* expert, float* score, float* inner) {
+    u32 shared_column, const u32* row_sequence, u32* expert, float* score, float* inner, u32* routed,
+    u32 layer) {
     constexpr int RING = few_flight(HIDDEN, BITS, 2, WARPS);
     typedef FewRows<HIDDEN, BITS, 1, 2, WARPS, (RING > 0 ? RING : 8), (RING > 0)> F;
     SHARED float part[WARPS][2][1][PART_STRIDE];
     SHARED __align__(16) uint4 ring[WARPS][F::STAGED ? F::RING : 1];
     SHARED __align__(16) u16 halves[F::STAGED ? PIECES * HIDDEN : 8];
     SHARED float sums[F::STAGED ? HIDDEN / GROUP : 1];
+    SHARED float2 parity[F::STAGED ? HIDDEN / GROUP : 1];
+    SHARED u64 arrival[WARPS];
     SHARED u32 chosen;
     u32 slot = blockIdx.y, row = blockIdx.z;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     F f;
     f.ring = ring[warp];
+    f.arrival = arrival + warp;
+    f.parity = parity;
     few_share(f, warp);
     if (slot == TOPK) {
         few_tile_row(f, 0, shared_gate, blockIdx.x);
@@ -147,32 +173,40 @@ DEVICE void experts_few(
     start_next();
     wait_for_inputs();
 
-    if (slot == TOPK) {
-        if (row_sequence[row] == NONE) return;
-    } else {
-        if (ROUTE) {
-            if (warp == 0) {
-                u32 mine = NONE;
-                float weight = 0.0f;
-                bool there = row_sequence[row] != NONE;
-                if (there) route_row(logits + (u64)row * ld, mine, weight);
-                if (lane == slot) chosen = mine;
-                if (blockIdx.x == 0 && slot == 0) {
-                    float shared = there ? sigmoid(logits[(u64)row * ld + shared_column]) : 0.0f;
-                    write_route(row, mine, weight, shared, expert, score);
-                }
-            }
-        } else if (threadIdx.x == 0) {
-            chosen = expert[row * TOPK + slot];
-        }
-        __syncthreads();
-        if (chosen == NONE) return;
-        few_tile_row(f, 0, gate, chosen * (EXPERT_WIDTH / 16) + blockIdx.x);
-        few_tile_row(f, 1, up, chosen * (EXPERT_WIDTH / 16) + blockIdx.x);
-        few_start(f);
+    bool there = row_sequence[row] != NONE, writes = blockIdx.x == 0 && slot == 0;
+    bool routes = warp == 0 && slot < TOPK && there;
+    RowLogits own_logits;
+    float shared = 0.0f;
+    if (routes) { // asked for beside the activations
+        own_logits = load_logits(logits + (u64)row * ld);
+        if (writes) shared = logits[(u64)row * ld + shared_column];
     }
     Activations own = {halves, sums, 1};
     if constexpr (F::STAGED) few_own(f, x, row, own);
+    if (slot == TOPK) {
+        if (!there) {
+            few_leave(f);
+            return;
+        }
+    } else {
+        u32 mine = NONE;
+        float logit;
+        if (routes) route_row(own_logits, writes ? TOPK : slot + 1, mine, logit);
+        if (warp == 0 && lane == slot) chosen = mine;
+        __syncthreads();
+        if (chosen != NONE) {
+            few_tile_row(f, 0, gate, chosen * (EXPERT_WIDTH / 16) + blockIdx.x);
+            few_tile_row(f, 1, up, chosen * (EXPERT_WIDTH / 16) + blockIdx.x);
+            few_start(f);
+        }
+        if (writes && warp == 0) {
+            float weight = routes ? route_scores(own_logits, logit) : 0.0f;
+            write_route(row, mine, weight, routes ? sigmoid(shared) : 0.0f, expert, score);
+            __syncwarp();
+            if (lane == 0) hand_on(routed + row, layer);
+        }
+        if (chosen == NONE) return;
+    }
     few_run(f, F::STAGED ? few_inputs(f, own, 0, 1) : few_inputs(f, x, row, row + 1));
     few_part(f, 0, part[warp][0]);
     few_part(f, 1, part[warp][1]);
@@ -187,7 +221,7 @@ DEVICE void experts_few(
     }
 }
 
-#define EXPERTS_FEW(NAME, BITS, WARPS, ROUTE)                                                    \
+#define EXPERTS_FEW(NAME, BITS, WARPS)                                                           \
     KERNEL void __launch_bounds__(WARPS * WARP) NAME(                                            \
         Matrix gate,             /* [EXPERTS * EXPERT_WIDTH, HIDDEN] */                          \
         Matrix up,               /* [EXPERTS * EXPERT_WIDTH, HIDDEN] */                          \
@@ -197,18 +231,20 @@ DEVICE void experts_few(
         const float* logits,     /* [rows, ld]: of the experts from column 0 on */               \
         u32 ld, u32 shared_column,                                                               \
         const u32* row_sequence, /* [rows] */                                                    \
-        u32* expert,             /* [rows, TOPK]: written with ROUTE, else read */               \
-        float* score,            /* [rows, TOPK + 1]: written with ROUTE */                      \
-        float* inner) {          /* [rows, TOPK + 1, EXPERT_WIDTH]; padding rows are left */     \
-        experts_few<BITS, WARPS, ROUTE>(gate, up, shared_gate, shared_up, x, logits, ld,         \
-                                        shared_column, row_sequence, expert, score, inner);      \
+        u32* expert,             /* [rows, TOPK]: written */                                     \
+        float* score,            /* [rows, TOPK + 1]: written */                                 \
+        float* inner,            /* [rows, TOPK + 1, EXPERT_WIDTH]; padding rows are left */     \
+        u32* routed,             /* [rows]: becomes `layer` when experts and scores are there */ \
+        u32 layer) {                                                                             \
+        experts_few<BITS, WARPS>(gate, up, shared_gate, shared_up, x, logits, ld, shared_column, \
+                                 row_sequence, expert, score, inner, routed, layer);             \
     }
 
 // A block has 16 elements of one row; each warp one of the row's experts, the last the shared one.
 template <int BITS>
 DEVICE void experts_few_down(
     Matrix down, Matrix shared_down, const float* inner, const u32* expert, const float* score,
-    const u32* row_sequence, float* x) {
+    const u32* row_sequence, float* x, const u32* routed, u32 layer) {
     typedef FewRows<EXPERT_WIDTH, BITS, 1, 1, 1> F;
     SHARED __align__(16) u16 halves[TOPK + 1][PIECES * EXPERT_WIDTH];
     SHARED float sums[TOPK + 1][EXPERT_WIDTH / GROUP];
@@ -217,31 +253,37 @@ DEVICE void experts_few_down(
     int lane = threadIdx.x % WARP;
     F f;
     few_share(f, 0);
+    bool there = row_sequence[row] != NONE;
     if (slot == TOPK) {
         few_tile_row(f, 0, shared_down, blockIdx.x);
+        few_start(f);
+    } else if (there) {
+        // the experts are known long before what they say of the row
+        await_hand_on(routed + row, layer);
+        u32 chosen = *(volatile const u32*)(expert + row * TOPK + slot);
+        few_tile_row(f, 0, down, chosen * (HIDDEN / 16) + blockIdx.x);
         few_start(f);
     }
     start_next();
     wait_for_inputs();
 
-    if (row_sequence[row] == NONE) return;
-    if (slot < TOPK) {
-        few_tile_row(f, 0, down, expert[row * TOPK + slot] * (HIDDEN / 16) + blockIdx.x);
-        few_start(f);
+    if (!there) return;
+    // the visit's row, which becomes this warp's activations
+    constexpr int ROUNDS = (EXPERT_WIDTH / 8 + WARP - 1) / WARP;
+    const float* from = inner + ((u64)row * (TOPK + 1) + slot) * EXPERT_WIDTH;
+    float run[ROUNDS][8];
+    #pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        u32 at = (i * WARP + lane) * 8;
+        load_octet(run[i], from + at, at < EXPERT_WIDTH);
     }
     float* place = x + (u64)row * HIDDEN + blockIdx.x * 16 + lane % 16;
     float before = *place, weight = score[row * (TOPK + 1) + min(lane, TOPK)];
-
-    // the visit's row as this warp's activations
-    const float* from = inner + ((u64)row * (TOPK + 1) + slot) * EXPERT_WIDTH;
     Activations own = {halves[slot], sums[slot], 1};
     #pragma unroll
-    for (int i = 0; i < (EXPERT_WIDTH / 8 + WARP - 1) / WARP; i++) {
+    for (int i = 0; i < ROUNDS; i++) {
         u32 at = (i * WARP + lane) * 8;
-        bool there = at < EXPERT_WIDTH;
-        float run[8];
-        load_octet(run, from + (there ? at : 0));
-        write_octet(own, 0, EXPERT_WIDTH, at, run, there);
+        write_octet(own, 0, EXPERT_WIDTH, at, run[i], at < EXPERT_WIDTH);
     }
     __syncwarp();
     few_run(f, few_inputs(f, own, 0, 1));
@@ -264,8 +306,11 @@ DEVICE void experts_few_down(
         const u32* expert,       /* [rows, TOPK] */                                              \
         const float* score,      /* [rows, TOPK + 1] */                                          \
         const u32* row_sequence, /* [rows] */                                                    \
-        float* x) {              /* [rows, HIDDEN] += */                                         \
-        experts_few_down<BITS>(down, shared_down, inner, expert, score, row_sequence, x);        \
+        float* x,                /* [rows, HIDDEN] += */                                         \
+        const u32* routed,       /* [rows]: `layer` when experts and scores are there */         \
+        u32 layer) {                                                                             \
+        experts_few_down<BITS>(down, shared_down, inner, expert, score, row_sequence, x, routed, \
+                               layer);                                                           \
     }
 
 // ---- many rows ---------------------------------------------------------------------------------
@@ -377,12 +422,8 @@ KERNEL void __launch_bounds__(1024) route_visits(
         u32 row = i * 32 + warp;
         mine[i] = NONE;
         if (row >= rows) continue;
-        float weight = 0.0f, shared = 0.0f;
-        if (row_sequence[row] != NONE) {
-            route_row(logits + (u64)row * ld, mine[i], weight);
-            shared = sigmoid(logits[(u64)row * ld + shared_column]);
-        }
-        write_route(row, mine[i], weight, shared, expert, score);
+        bool there = row_sequence[row] != NONE;
+        mine[i] = route_all(row, there, logits + (u64)row * ld, shared_column, expert, score);
         if (lane < TOPK && mine[i] != NONE) place[i] = atomicAdd(visits + mine[i], 1u);
     }
     __syncthreads();

@@ -17,8 +17,8 @@ use self::{
     compiler::Compiler,
     library::{
         CAPABILITY_MAJOR, CAPABILITY_MINOR, CAPTURE_THREAD_LOCAL, Cuda, EVENT_DISABLE_TIMING,
-        FUNCTION_SHARED_MAX, Handle, LaunchConfig, MULTIPROCESSORS, OUT_OF_MEMORY,
-        PROGRAMMATIC_SERIALIZATION, SHARED_PER_BLOCK, STREAM_NON_BLOCKING, Status,
+        FUNCTION_SHARED_MAX, FUNCTION_SHARED_SHARE, Handle, LaunchConfig, MULTIPROCESSORS,
+        OUT_OF_MEMORY, PROGRAMMATIC_SERIALIZATION, SHARED_PER_BLOCK, STREAM_NON_BLOCKING, Status,
     },
 };
 use super::{Address, Device, DeviceMemory, Graph, Kernel, Launch, Unit, unavailable};
@@ -29,9 +29,6 @@ const STAGING_BYTES: usize = 16 << 20;
 
 /// Arguments of a kernel, at most.
 const ARGUMENTS_MAX: usize = 24;
-
-/// Shared memory that a block has without asking.
-const SHARED_DEFAULT: u32 = 48 << 10;
 
 /// The first CUDA device that the driver shows (`CUDA_VISIBLE_DEVICES` chooses another).
 pub struct Driver {
@@ -199,9 +196,10 @@ impl Driver {
         })
     }
 
-    /// Dynamic shared memory above the default must be asked for once a function.
+    /// Dynamic shared memory must be asked for once a function where it and what the function has of its
+    /// own are above the default.
     fn allow_shared(&self, launch: &Launch<'_>) -> Result<(), Error> {
-        if launch.shared_bytes <= SHARED_DEFAULT {
+        if launch.shared_bytes == 0 {
             return Ok(());
         }
         if launch.shared_bytes > self.shared_max {
@@ -288,6 +286,13 @@ impl Device for Driver {
                 |cuda| unsafe {
                     (cuda.module_function)(&raw mut function, module, c_name.as_ptr())
                 },
+            )?;
+            // All kernels the same: a multiprocessor that has to change its division of the first-level
+            // cache takes no block of the next kernel before the last one of this has ended.
+            self.call(
+                || "dividing the first-level cache".into(),
+                // SAFETY: a function of this context.
+                |cuda| unsafe { (cuda.function_set)(function, FUNCTION_SHARED_SHARE, 100) },
             )?;
             Ok(Kernel(function as u64))
         };

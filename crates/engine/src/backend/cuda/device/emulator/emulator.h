@@ -10,7 +10,7 @@
 // other. What a card leaves undefined is made to show:
 //   - shared memory, and what a lane that is not there hands over, is poison: a NaN in any float
 //     format, a wild index or address as an integer;
-//   - a copy under way has destroyed its target, and arrives in copy_wait, not before;
+//   - a copy under way has destroyed its target, and arrives in copy_wait or arrival_wait, not before;
 //   - a seed shuffles the order of threads between barriers, and of blocks: races show;
 //   - barriers and warp operations that can never complete, that threads reach at different places,
 //     or that lack lanes they need, and a thread that ends without wait_for_inputs, are errors that
@@ -238,6 +238,13 @@ struct Copy {
     u8 bytes[16];
 };
 
+// What copy_bulk has under way for an arrival.
+struct Arrival {
+    const u64* word;
+    u32 expected, asked; // bytes
+    std::vector<std::pair<u8*, std::vector<u8>>> copies;
+};
+
 struct Block;
 
 struct Thread {
@@ -263,6 +270,7 @@ struct Block {
     u8* fixed; // the SHARED variables
     size_t fixed_bytes;
     u64* stamps; // of prelude.cu
+    std::vector<Arrival> arrivals;
 
     u32 live;
     Thread* threads[THREADS_MAX];
@@ -640,6 +648,7 @@ struct Machine {
         block.live = threads;
         block.at_barrier = 0;
         block.first_ready = block.ready_count = 0;
+        block.arrivals.clear();
         for (u32 warp = 0; warp * LANES < threads; warp++) {
             u32 lanes = std::min(threads - warp * LANES, LANES);
             block.warps[warp].live = lanes == LANES ? 0xffffffffu : (1u << lanes) - 1;
@@ -660,6 +669,11 @@ struct Machine {
                           text(": %u threads wait for ever", block.live) + waiting(block);
             return;
         }
+        for (const Arrival& arrival : block.arrivals)
+            if (!arrival.copies.empty()) {
+                block.error = text_of_block(block) + ": ends before what copy_bulk has under way";
+                return;
+            }
         const u8* tail = block.dynamic + block.dynamic_bytes;
         for (u32 i = 0; i < DYNAMIC_TAIL; i++)
             if (tail[i] != poison_byte(tail + i)) {
@@ -1281,6 +1295,45 @@ static inline void copy_wait() {
     copies.resize(kept);
 }
 
+#define BULK_COPIES 1
+
+namespace emulator {
+static inline Arrival* arrival_of(const u64* word) {
+    for (Arrival& arrival : self()->block->arrivals)
+        if (arrival.word == word) return &arrival;
+    return nullptr;
+}
+} // namespace emulator
+
+static inline void arrival_init(u64* arrival, EMULATOR_HERE) {
+    emulator::need_shared("arrival_init", arrival, place, sizeof *arrival);
+    if (emulator::arrival_of(arrival))
+        emulator::fail("arrival_init of one that was made, at " + emulator::text(place));
+    emulator::self()->block->arrivals.push_back({arrival, 0, 0, {}});
+}
+static inline void arrival_start(u64* arrival, u32 bytes, EMULATOR_HERE) {
+    emulator::Arrival* of = emulator::arrival_of(arrival);
+    if (!of || of->expected || bytes == 0)
+        emulator::fail("arrival_start, not once after arrival_init, at " + emulator::text(place));
+    of->expected = bytes;
+}
+static inline void copy_bulk(void* shared, const void* global, u32 bytes, u64* arrival, EMULATOR_HERE) {
+    emulator::need_shared("copy_bulk", shared, place);
+    emulator::need_aligned("copy_bulk", global, place);
+    emulator::Arrival* to = emulator::arrival_of(arrival);
+    if (!to || !emulator::in_shared(shared, bytes) || bytes % 16 != 0 || bytes > to->expected - to->asked)
+        emulator::fail("copy_bulk of bytes that its arrival does not expect, or past shared memory, at " + emulator::text(place));
+    to->asked += bytes;
+    to->copies.push_back({(u8*)shared, std::vector<u8>((const u8*)global, (const u8*)global + bytes)});
+    emulator::poison(shared, bytes);
+}
+static inline void arrival_wait(u64* arrival, EMULATOR_HERE) {
+    emulator::Arrival* of = emulator::arrival_of(arrival);
+    if (!of || of->expected == 0 || of->asked != of->expected)
+        emulator::fail("arrival_wait for copies that nobody has started, at " + emulator::text(place));
+    for (const auto& [to, bytes] : of->copies) memcpy(to, bytes.data(), bytes.size());
+    of->copies.clear();
+}
 static inline uint4 load_once(const uint4* p, EMULATOR_HERE) {
     emulator::need_aligned("load_once", p, place);
     return *p;
@@ -1297,6 +1350,11 @@ static inline void wait_for_inputs(EMULATOR_HERE) {
     emulator::self()->inputs_awaited = true;
 }
 static inline void start_next() {}
+static inline void hand_on(u32* word, u32 value) { *word = value; }
+static inline void await_hand_on(const u32* word, u32 value, EMULATOR_HERE) {
+    if (*word != value)
+        emulator::fail("await_hand_on for what no kernel has written, at " + emulator::text(place));
+}
 
 static inline u64* stamps() { return emulator::self()->block->stamps; }
 static inline u64 time_ns() {

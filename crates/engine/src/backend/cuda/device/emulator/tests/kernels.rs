@@ -249,6 +249,28 @@ fn a_copy_arrives_when_its_group_is_waited_for_and_not_before() {
 }
 
 #[test]
+fn bulk_copies_are_there_when_they_have_arrived() {
+    Fixture::each(|f| {
+        let x: Vec<u32> = (100..112).collect();
+        let out = f.device.fresh::<u32>(6);
+        f.run("bulk_copies", 1, 32, &[f.device.memory_of(&x).into(), out.into()]);
+        let expected = [[POISON; 3], [103, 107, 111]].concat();
+        assert_eq!(f.device.read::<u32>(out, 6), expected);
+    });
+}
+
+#[test]
+fn a_word_is_awaited_until_a_kernel_hands_it_on() {
+    Fixture::each(|f| {
+        let word = f.device.memory_of(&[0_u32]);
+        let error = f.refused("awaits", 1, 0, &[word.into(), 3_u32.into()]);
+        assert!(error.contains("await_hand_on for what no kernel has written"), "{error}");
+        f.run("hands_on", 1, 1, &[word.into(), 3_u32.into()]);
+        f.run("awaits", 2, 32, &[word.into(), 3_u32.into()]);
+    });
+}
+
+#[test]
 fn what_nobody_has_written_is_poison() {
     Fixture::each(|f| {
         let out = f.device.fresh::<u32>(3 * 2 * 32);

@@ -15,7 +15,7 @@ fn mistakes_in_a_kernel_are_errors_that_say_where() {
                 KERNELS.lines().position(|line| line.contains(of)).expect("a line of tests.cu");
             (at + 1..at + 12).map(|line| format!("tests.cu:{line}")).collect()
         };
-        let cases: [Case<'_>; 14] = [
+        let cases: [Case<'_>; 18] = [
             (
                 "deadlock",
                 64,
@@ -38,6 +38,16 @@ fn mistakes_in_a_kernel_are_errors_that_say_where() {
             ),
             ("copy_unaligned", 1, 16, &[x], &["copy_async", "not 16-byte aligned"]),
             ("copy_to_global", 1, 0, &[x, out], &["copy_async", "in shared memory"]),
+            ("bulk_unaligned", 1, 0, &[x], &["copy_bulk", "not 16-byte aligned"]),
+            (
+                "bulk_unexpected",
+                1,
+                0,
+                &[x],
+                &["copy_bulk of bytes that its arrival does not expect"],
+            ),
+            ("bulk_not_started", 1, 0, &[], &["arrival_wait for copies that nobody has started"]),
+            ("bulk_left", 1, 0, &[x], &["ends before what copy_bulk has under way"]),
             ("load_unaligned", 1, 0, &[x, out], &["not aligned"]),
             ("outside_array", 1, 0, &[8_u32.into(), out], &["an index outside of its array (0x8)"]),
             ("shift_too_far", 1, 0, &[32_u32.into(), out], &["a shift by too much (0x20)"]),
@@ -50,7 +60,7 @@ fn mistakes_in_a_kernel_are_errors_that_say_where() {
             // Those that the emulator cannot place name the kernel only.
             let lines = lines(&format!("KERNEL void {kernel}("));
             assert!(
-                ["past_the_end", "no_wait"].contains(&kernel)
+                ["past_the_end", "no_wait", "bulk_left"].contains(&kernel)
                     || lines.iter().any(|line| error.contains(line)),
                 "no line of the kernel in: {error}"
             );

@@ -182,6 +182,34 @@ KERNEL void copies(const uint4* x /*[3]*/, u32* out /*[4, 3]*/) {
     look(3);
 }
 
+// What a warp finds in the targets of two runs that its first lane asks for, before and after they arrive.
+KERNEL void bulk_copies(const uint4* x /*[3]*/, u32* out /*[2, 3]*/) {
+    SHARED uint4 target[3];
+    SHARED u64 arrival;
+    wait_for_inputs();
+    if (threadIdx.x == 0) {
+        arrival_init(&arrival);
+        arrival_start(&arrival, 48);
+        copy_bulk(target, x, 32, &arrival);
+        copy_bulk(target + 2, x + 2, 16, &arrival);
+    }
+    __syncwarp();
+    if (threadIdx.x < 3) out[threadIdx.x] = target[threadIdx.x].w;
+    __syncwarp();
+    arrival_wait(&arrival);
+    if (threadIdx.x < 3) out[3 + threadIdx.x] = target[threadIdx.x].w;
+}
+
+// A word that the kernel before has written.
+KERNEL void hands_on(u32* word, u32 value) {
+    wait_for_inputs();
+    hand_on(word, value);
+}
+KERNEL void awaits(const u32* word, u32 value) {
+    await_hand_on(word, value);
+    wait_for_inputs();
+}
+
 // What shared memory holds before anybody writes it; then it is written, for the next block.
 KERNEL void unwritten(u32* out /*[blocks, 2, 32]*/) {
     SHARED_DYNAMIC(dynamic);
@@ -312,6 +340,36 @@ KERNEL void copy_unaligned(const u8* x) {
 KERNEL void copy_to_global(const u8* x, u8* out) {
     wait_for_inputs();
     copy_async(out, x);
+}
+KERNEL void bulk_unaligned(const u8* x) {
+    SHARED uint4 target;
+    SHARED u64 arrival;
+    wait_for_inputs();
+    arrival_init(&arrival);
+    arrival_start(&arrival, 16);
+    copy_bulk(&target, x + 8, 16, &arrival);
+}
+KERNEL void bulk_unexpected(const u8* x) {
+    SHARED uint4 target[2];
+    SHARED u64 arrival;
+    wait_for_inputs();
+    arrival_init(&arrival);
+    arrival_start(&arrival, 16);
+    copy_bulk(target, x, 32, &arrival);
+}
+KERNEL void bulk_not_started() {
+    SHARED u64 arrival;
+    wait_for_inputs();
+    arrival_init(&arrival);
+    arrival_wait(&arrival);
+}
+KERNEL void bulk_left(const u8* x) {
+    SHARED uint4 target;
+    SHARED u64 arrival;
+    wait_for_inputs();
+    arrival_init(&arrival);
+    arrival_start(&arrival, 16);
+    copy_bulk(&target, x, 16, &arrival);
 }
 KERNEL void load_unaligned(const u8* x, uint2* out) {
     wait_for_inputs();
