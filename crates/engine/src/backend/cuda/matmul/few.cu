@@ -141,6 +141,7 @@ DEVICE void few_start(F& f) {
                 copy_bulk(affine_to, f.affine[o], affine, f.arrival);
             }
         }
+        __syncwarp();
     } else {
         #pragma unroll
         for (int d = 0; d < F::DEPTH; d++) {

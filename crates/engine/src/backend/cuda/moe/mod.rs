@@ -118,9 +118,11 @@ impl MoeDimensions {
         self.tile_bytes(self.hidden.max(self.width)) + 2 * 4 * TILE_VISITS <= self.shared_per_block
     }
 
-    /// Shared memory of a block for few visits, of a matrix with so many inputs.
+    /// Shared memory of a block for few visits, of a matrix with so many inputs: for its activations,
+    /// then for the products of gate and up.
     fn tile_bytes(&self, inputs: usize) -> usize {
-        held_bytes(inputs, TILE_VISITS, self.group, self.pieces)
+        let products = 4 * TILE_VISITS * (16 * self.many_warps() + 4);
+        held_bytes(inputs, TILE_VISITS, self.group, self.pieces).max(products)
     }
 
     /// Warps of a block for few rows.

@@ -22,7 +22,8 @@
 //   EXPERTS_TILE(name, BITS, WARPS): gate and up of the sorted visits, at most TILE_VISITS each: reads weights as
 //       fast as they come. The shared expert's first, where it is like the routed ones.
 //       grid (EXPERT_WIDTH / (16 * WARPS), shared tiles + tiles), shared tiles = ceil(rows / TILE_VISITS) or 0;
-//       block 32 * WARPS, dynamic shared HeldRows<HIDDEN, TILE_VISITS>::BYTES
+//       block 32 * WARPS, dynamic shared the larger of HeldRows<HIDDEN, TILE_VISITS>::BYTES and
+//       TILE_VISITS * (16 * WARPS + 4) * 4
 //   EXPERTS_TILE_DOWN(name, BITS, WARPS): down of the same.
 //       grid (ceil(HIDDEN / (16 * WARPS * TILE_DOWN_ROWS)), shared tiles + tiles), block 32 * WARPS,
 //       dynamic shared HeldRows<EXPERT_WIDTH, TILE_VISITS>::BYTES
@@ -509,9 +510,7 @@ DEVICE void experts_tile(Matrix gate, Matrix up, Matrix shared_gate, Matrix shar
                          const u32* order, const uint4* tiles, u32 rows, u32 shared_tiles,
                          Activations inner, u8* shared) {
     typedef FewRows<HIDDEN, BITS, TILE_VISITS, 2, 1> F;
-    typedef HeldRows<HIDDEN, TILE_VISITS> H;
     constexpr int THREADS = WARPS * WARP, WIDTH = WARPS * 16, STRIDE = WIDTH + 4, RUNS = WIDTH / 8;
-    static_assert(TILE_VISITS * STRIDE * 4 <= H::BYTES, "products lie where activations have");
     SHARED u32 source[TILE_VISITS], target[TILE_VISITS];
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     start_next();
