@@ -22,6 +22,9 @@ use common::random::{self, Random};
 /// A prompt that fills a page and begins another.
 const PROMPT_TOKENS: usize = 70;
 
+/// Tokens that the CPU's recurrence takes with one pass over its states.
+const STATE_RUN_TOKENS: usize = 64;
+
 fn cpu(shape: &Shape, weights: &Weights, threads: usize) -> Cpu {
     let options = BackendOptions { precision: Precision::Default, threads: Some(threads) };
     Cpu::new(shape.clone(), weights.clone(), &options).expect("the suite's models suit the kernels")
@@ -91,6 +94,11 @@ fn a_decoded_token_reads_the_weights_states_and_cache_that_the_model_says() {
                 match op {
                     // Each token has its row.
                     Op::Rows => assert_eq!(found.bytes, (bytes * tokens) as u64, "bytes of {name}"),
+                    // They pass by for each run of tokens.
+                    Op::State => {
+                        let runs = tokens.div_ceil(STATE_RUN_TOKENS);
+                        assert_eq!(found.bytes, (bytes * runs) as u64, "bytes of {name}");
+                    }
                     // How many experts a prompt visits, its tokens decide.
                     Op::ExpertsGateUp | Op::ExpertsDown if tokens > 1 => {
                         assert!(found.bytes > bytes as u64, "bytes of {name}");
@@ -209,7 +217,7 @@ fn every_launch_of_a_device_is_measured_once_under_its_name() {
             (Op::DeltaDecode, &["delta_decode"]),
             (Op::KvWrite, &["queries_keys"]),
             (Op::Merge, &["attend_merge"]),
-            (Op::Choose, &["route"]),
+            (Op::Choose, &["route", "route_visits"]),
             (Op::SortVisits, &["sort_visits"]),
             (Op::Combine, &["combine"]),
         ] {
