@@ -181,6 +181,7 @@ DEVICE void arrival_wait(u64* arrival) {
                  "}" :: "r"((u32)__cvta_generic_to_shared(arrival)) : "memory");
 #endif
 }
+
 // 16 bytes that are read once: weights. They do not push others out of the L1 cache.
 DEVICE uint4 load_once(const uint4* p) {
     uint4 v;
@@ -212,9 +213,9 @@ DEVICE void start_next() {
 #endif
 }
 
-// A word by which a kernel that others have not ended for hands on what it has written: the writer's
-// block, and blocks of a kernel behind it that are sure to run beside it or after it, since a kernel starts
-// when all blocks of the one before have called start_next.
+// A word by which a kernel hands on what it has written, before it ends, to the kernel behind it. Who
+// awaits it cannot keep the writer from running: a kernel starts when all blocks of the one before have
+// started, and called start_next.
 DEVICE void hand_on(u32* word, u32 value) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(word), "r"(value) : "memory");
 }

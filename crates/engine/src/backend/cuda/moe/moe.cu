@@ -18,11 +18,12 @@
 //
 //   route: grid ceil(rows / 4), block 128
 //   route_visits: grid 1, block 1024: both for up to ROUTE_ROWS rows and 1,024 experts
-//   sort_visits: grid EXPERTS, block a multiple of 32 up to 1024 (visits / 64 is good); `tile` is the ROWS of the two kernels after it
-//   EXPERTS_TILE(name, BITS, WARPS): gate and up of the sorted visits, at most TILE_VISITS each: reads weights as
-//       fast as they come. The shared expert's first, where it is like the routed ones.
-//       grid (EXPERT_WIDTH / (16 * WARPS), shared tiles + tiles), shared tiles = ceil(rows / TILE_VISITS) or 0;
-//       block 32 * WARPS, dynamic shared the larger of HeldRows<HIDDEN, TILE_VISITS>::BYTES and
+//   sort_visits: grid EXPERTS, block a multiple of 32 up to 1024 (visits / 64 is good); `tile` is the ROWS
+//       of the two kernels after it
+//   EXPERTS_TILE(name, BITS, WARPS): gate and up of the sorted visits, at most TILE_VISITS each: reads
+//       weights as fast as they come. The shared expert's first, where it is like the routed ones.
+//       grid (EXPERT_WIDTH / (16 * WARPS), shared tiles + tiles), shared tiles = ceil(rows / TILE_VISITS)
+//       or 0; block 32 * WARPS, dynamic shared the larger of HeldRows<HIDDEN, TILE_VISITS>::BYTES and
 //       TILE_VISITS * (16 * WARPS + 4) * 4
 //   EXPERTS_TILE_DOWN(name, BITS, WARPS): down of the same.
 //       grid (ceil(HIDDEN / (16 * WARPS * TILE_DOWN_ROWS)), shared tiles + tiles), block 32 * WARPS,
