@@ -9,11 +9,14 @@ pub(super) const BLOCK: usize = 64;
 /// first-level cache; with these, eight of them are spread over all sets.
 const PAD: usize = 5 * BLOCK;
 
+/// Bytes behind the last row's, which a vector of the widest kind may read but not count.
+const BYTES_PAD: usize = 64;
+
 /// Inputs of quantised matrices, one row a token, in the form that the inner loops read.
 ///
-/// Default precision: 16-bit integers. Each block of 64 inputs has one scale `max|x| / 32767`;
+/// Default precision: 16-bit integers. Each block of 64 inputs has one scale `max|x| / 32512`;
 /// the order inside each eight inputs is the one in which a word of weights comes apart
-/// (`matmul/mod.rs`). Exact precision: the values as they are. Both keep sums of 32, 64 and 128
+/// (`matmul/mod.rs`), and their bytes stand apart besides. Exact precision: the values as they are. Both keep sums of 32, 64 and 128
 /// inputs, the factors of the affine biases.
 ///
 /// Memory is taken once; [`Activations::reset`] sets the shape of the next product.
@@ -24,6 +27,7 @@ pub struct Activations {
     rows: usize,
     inputs: usize,
     quants: Table<i16>, // [rows, inputs + PAD], default precision
+    bytes: Table<i8>,   // [rows, 4, inputs / 2], default precision
     scales: Table<f32>, // [rows, inputs / 64], default precision
     values: Table<f32>, // [rows, inputs], exact precision
     sums: Table<f32>,   // [rows, inputs / 32 + inputs / 64 + inputs / 128]
@@ -41,6 +45,7 @@ impl Activations {
             rows: 0,
             inputs: 0,
             quants: Table::new(if exact { 0 } else { rows * (inputs_max + PAD) }),
+            bytes: Table::new(if exact { 0 } else { rows * 2 * inputs_max + BYTES_PAD }),
             scales: Table::new(if exact { 0 } else { rows * inputs_max.div_ceil(BLOCK) }),
             values: Table::new(if exact { rows * inputs_max } else { 0 }),
             sums: Table::new(rows * sums_len(inputs_max)),
@@ -52,7 +57,9 @@ impl Activations {
     pub(crate) fn bytes(rows: usize, inputs_max: usize, precision: Precision) -> usize {
         let row = match precision {
             Precision::Default => {
-                2 * (inputs_max + PAD) + 4 * (inputs_max.div_ceil(BLOCK) + pairs_len(inputs_max))
+                2 * (inputs_max + PAD)
+                    + 2 * inputs_max
+                    + 4 * (inputs_max.div_ceil(BLOCK) + pairs_len(inputs_max))
             }
             Precision::Exact => 4 * inputs_max,
         };
@@ -89,6 +96,13 @@ impl Activations {
     /// Quantised inputs of a row [inputs].
     pub(super) fn quants(&self, row: usize) -> *mut i16 {
         self.quants.at(row * (self.inputs + PAD))
+    }
+
+    /// Bytes of a row's quantised inputs: low bytes of even inputs, of odd ones, then the high
+    /// bytes, all of them signed [4, inputs / 2].
+    pub(super) fn bytes_of(&self, row: usize) -> [*mut i8; 4] {
+        let half = self.inputs / 2;
+        std::array::from_fn(|plane| self.bytes.at((4 * row + plane) * half))
     }
 
     /// Block scales of a row [inputs / 64].

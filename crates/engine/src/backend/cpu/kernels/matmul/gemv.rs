@@ -1,8 +1,13 @@
-//! One row: words are transposed and unpacked in registers.
+//! One row: weights are unpacked as they lie, and each output's sums come together afterwards.
+//!
+//! A byte of weights is two elements, and a product of bytes is exact in the instructions that there
+//! are for it: activations of 16 bits go in as their two bytes. So one load of a row of weights
+//! takes three operations to unpack and no transposition; a tree of additions over the tile's rows
+//! then leaves each output's sum of a unit in its lane.
 
 use std::{mem::MaybeUninit, ops::Range};
 
-use super::{Matrix, STEPS, prefetch, spread, unpacked, words_of};
+use super::{Matrix, prefetch, spread};
 use crate::backend::cpu::kernels::{
     activations::{Activations, BLOCK},
     simd::Simd,
@@ -10,8 +15,6 @@ use crate::backend::cpu::kernels::{
 
 /// Groups whose scales are spread at a time.
 const GROUPS: usize = 16;
-/// Integer sums that take turns, so that one need not wait for the other.
-const SUMS: usize = 4;
 
 /// `y[o] = w[o]·x[row]` for the given outputs.
 ///
@@ -61,9 +64,10 @@ unsafe fn tile<S: Simd, const BITS: usize, const UNIT: usize, const APART: bool>
     row: usize,
 ) -> S::Floats {
     let apart = if APART { 1 } else { 0 };
-    let (row_bytes, groups_apart) = (apart * w.row_bytes, apart * w.groups);
-    let (words, scales_x) = (words_of(x, row), x.scales(row).cast_const());
+    let run = 8 * S::LANES;
+    let scales_x = x.scales(row).cast_const();
     let sums_x = x.sums(row, UNIT).cast_const();
+    let planes = x.bytes_of(row).map(|plane| plane.cast_const());
     let mut scales = MaybeUninit::<[[f32; 16]; GROUPS]>::uninit();
     let mut biases = MaybeUninit::<[[f32; 16]; GROUPS]>::uninit();
     let (scales, biases) = (scales.as_mut_ptr().cast::<f32>(), biases.as_mut_ptr().cast::<f32>());
@@ -79,26 +83,33 @@ unsafe fn tile<S: Simd, const BITS: usize, const UNIT: usize, const APART: bool>
                     prefetch::<S>(factors.wrapping_add(at).cast(), 2 * S::LANES * groups);
                 }
             }
+            let groups_apart = apart * w.groups;
             spread::<S>(w.scales(output).add(group), groups_apart, groups, scales, 16);
             spread::<S>(w.biases(output).add(group), groups_apart, groups, biases, 16);
             let inputs = (group << w.group_shift)..((group + groups) << w.group_shift);
-            for input in inputs.step_by(BLOCK) {
+            for input in inputs.clone().step_by(run) {
                 if APART {
                     // As many bytes of the next tile, which follows this one, as this step reads.
                     let next =
                         w.weight(output + S::LANES).wrapping_add(S::LANES * input * BITS / 8);
-                    prefetch::<S>(next, S::LANES * BLOCK * BITS / 8);
+                    prefetch::<S>(next, S::LANES * run * BITS / 8);
                 }
                 let packed = w.weight(output).add(input * BITS / 8);
-                let octets = octets::<S, BITS>(packed, row_bytes);
-                let words = words.add(input / 8 * STEPS);
-                let scale_x = S::splat(*scales_x.add(input / BLOCK));
-                for part in 0..BLOCK / UNIT {
-                    let ints = unit::<S, BITS, UNIT>(&octets, words, part);
-                    let at = 16 * (w.group(input + part * UNIT) - group);
+                let apart = apart * w.row_bytes;
+                let words = planes.map(|plane| S::load_ints(plane.add(input / 2).cast()));
+                let left = run.min(inputs.end - input);
+                let units = if left == run {
+                    products::<S, BITS, UNIT, true>(packed, apart, words)
+                } else {
+                    products::<S, BITS, UNIT, false>(packed, apart, words)
+                };
+                for part in 0..left / UNIT {
+                    let input = input + part * UNIT;
+                    let at = 16 * (w.group(input) - group);
+                    let scale_x = S::splat(*scales_x.add(input / BLOCK));
                     let scale = S::mul(S::load(scales.add(at)), scale_x);
-                    let sum_x = S::splat(*sums_x.add(input / UNIT + part));
-                    acc = S::fma(S::to_floats(ints), scale, acc);
+                    let sum_x = S::splat(*sums_x.add(input / UNIT));
+                    acc = S::fma(S::to_floats(units[part]), scale, acc);
                     acc = S::fma(S::load(biases.add(at)), sum_x, acc);
                 }
             }
@@ -107,41 +118,21 @@ unsafe fn tile<S: Simd, const BITS: usize, const UNIT: usize, const APART: bool>
     }
 }
 
-/// The words of a block's octets for all lanes.
+/// Sums of integer products over each unit of a run of inputs, for LANES rows `apart` bytes from
+/// each other. A run has 8 LANES inputs with WHOLE, else 64.
 #[inline(always)]
-unsafe fn octets<S: Simd, const BITS: usize>(packed: *const u8, apart: usize) -> [[S::Ints; 2]; 8] {
-    // SAFETY: each row has a whole block, in one run of eight words or, with 8 bits, two.
+unsafe fn products<S: Simd, const BITS: usize, const UNIT: usize, const WHOLE: bool>(
+    packed: *const u8,
+    apart: usize,
+    x: [S::Ints; 4],
+) -> [S::Ints; 4] {
+    // SAFETY: each row has the run's elements.
     unsafe {
-        let mut octets = [[S::zero(); 2]; 8];
-        for half in 0..BITS / 4 {
-            let words = S::transpose::<true>(packed.add(32 * half), apart, 8);
-            for i in 0..8 {
-                let at = 8 * half + i;
-                octets[at / (BITS / 4)][at % (BITS / 4)] = words[i];
-            }
+        let mut rows = [S::zero(); 16];
+        for lane in 0..S::LANES {
+            let weights = S::even_odd::<BITS, WHOLE>(packed.add(lane * apart));
+            rows[lane] = S::dot_bytes::<BITS>(weights, x);
         }
-        octets
-    }
-}
-
-/// Sums of integer products over a block's unit `part`.
-#[inline(always)]
-unsafe fn unit<S: Simd, const BITS: usize, const UNIT: usize>(
-    octets: &[[S::Ints; 2]; 8],
-    words: *const u32, // of the block's activations
-    part: usize,
-) -> S::Ints {
-    // SAFETY: a block has 8 octets of STEPS words.
-    unsafe {
-        let mut ints = [S::zero(); SUMS];
-        for octet in part * UNIT / 8..(part + 1) * UNIT / 8 {
-            for step in 0..STEPS {
-                let at = octet * STEPS + step;
-                let weights = unpacked::<S, BITS>(octets[octet], step);
-                ints[at % SUMS] =
-                    S::dot_words(ints[at % SUMS], weights, S::broadcast(words.add(at)));
-            }
-        }
-        S::add_ints(S::add_ints(ints[0], ints[1]), S::add_ints(ints[2], ints[3]))
+        S::unit_sums::<UNIT>(rows)
     }
 }

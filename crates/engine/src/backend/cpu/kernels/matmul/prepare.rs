@@ -13,8 +13,8 @@ const PEAK: f32 = 32512.0;
 #[inline(always)]
 pub(in super::super) unsafe fn prepare<S: Simd>(to: &Activations, row: usize, x: &[f32]) {
     for (block, values) in x.chunks_exact(BLOCK).enumerate() {
-        // SAFETY: a block has 64 readable values; `reset` made room for 64 integers, one scale
-        // and two sums a block.
+        // SAFETY: a block has 64 readable values; `reset` made room for 64 integers and their bytes,
+        // one scale and two sums a block.
         unsafe {
             let peak = peak::<S>(values);
             // Below this the factor would overflow; such a block counts as zeros.
@@ -22,7 +22,8 @@ pub(in super::super) unsafe fn prepare<S: Simd>(to: &Activations, row: usize, x:
             let factor = if zero { 0.0 } else { PEAK / peak };
             let scale = if zero { 0.0 } else { peak / PEAK };
             let quants = to.quants(row).add(block * BLOCK);
-            S::quantize(values.as_ptr(), factor, quants);
+            let planes = to.bytes_of(row).map(|plane| plane.add(block * BLOCK / 2));
+            S::quantize(values.as_ptr(), factor, quants, planes);
             *to.scales(row).add(block) = scale;
             let sums = to.sums(row, 32).add(2 * block);
             let pairs = to.pairs(row, 32).add(2 * block);

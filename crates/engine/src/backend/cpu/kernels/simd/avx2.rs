@@ -244,13 +244,94 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
-        // SAFETY: the trait's contract: 64 f32 read, 64 i16 written.
+    unsafe fn even_odd<const BITS: usize, const WHOLE: bool>(p: *const u8) -> [__m256i; 2] {
+        // SAFETY: the trait's contract: BITS / 8 bytes an element, 64 elements.
         unsafe {
+            let a = _mm256_loadu_si256(p.cast());
+            if BITS == 4 {
+                return [nibbles(a), nibbles(_mm256_srli_epi16::<4>(a))];
+            }
+            let b = _mm256_loadu_si256(p.add(32).cast());
+            // Packing puts eight bytes of one operand behind eight of the other.
+            let first = _mm256_permute2x128_si256::<0x20>(a, b);
+            let second = _mm256_permute2x128_si256::<0x31>(a, b);
+            let low = |x| _mm256_and_si256(x, _mm256_set1_epi16(0xFF));
+            let high = |x| _mm256_srli_epi16::<8>(x);
+            [
+                _mm256_packus_epi16(low(first), low(second)),
+                _mm256_packus_epi16(high(first), high(second)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bytes<const BITS: usize>([even, odd]: [__m256i; 2], x: [__m256i; 4]) -> __m256i {
+        // SAFETY: the trait's contract. Sums of i16 stay below 4 * 15 * 128.
+        unsafe {
+            let (low, high) = (_mm256_set1_epi16(1), _mm256_set1_epi16(256));
+            if BITS == 4 {
+                let sums = _mm256_madd_epi16(byte_products(even, odd, x[0], x[1]), low);
+                let highs = _mm256_madd_epi16(byte_products(even, odd, x[2], x[3]), high);
+                return _mm256_add_epi32(sums, highs);
+            }
+            // A product of two whole bytes would not fit: each of a weight's nibbles for itself.
+            let upper = |x| nibbles(_mm256_srli_epi16::<4>(x));
+            _mm256_add_epi32(
+                Self::dot_bytes::<4>([nibbles(even), nibbles(odd)], x),
+                _mm256_slli_epi32::<4>(Self::dot_bytes::<4>([upper(even), upper(odd)], x)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unit_sums<const UNIT: usize>(rows: [__m256i; 16]) -> [__m256i; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            // Four rows' sums of each half of their lanes.
+            let mut fours = [_mm256_setzero_si256(); 2];
+            for i in 0..2 {
+                let pair = |a, b| {
+                    _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
+                };
+                let (a, b) = (
+                    pair(rows[4 * i], rows[4 * i + 1]),
+                    pair(rows[4 * i + 2], rows[4 * i + 3]),
+                );
+                fours[i] =
+                    _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+            }
+            let first = _mm256_permute2x128_si256::<0x20>(fours[0], fours[1]);
+            let second = _mm256_permute2x128_si256::<0x31>(fours[0], fours[1]);
+            let zero = _mm256_setzero_si256();
+            if UNIT == 64 {
+                return [_mm256_add_epi32(first, second), zero, zero, zero];
+            }
+            [first, second, zero, zero]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16, planes: [*mut i8; 4]) {
+        // SAFETY: the trait's contract: 64 f32 read, 64 i16 and 4 * 32 i8 written.
+        unsafe {
+            let order = _mm_set_epi8(15, 14, 7, 6, 13, 12, 5, 4, 11, 10, 3, 2, 9, 8, 1, 0);
+            // Low bytes of even words, then of odd ones, then the high bytes.
+            let apart = _mm_set_epi8(15, 11, 7, 3, 13, 9, 5, 1, 14, 10, 6, 2, 12, 8, 4, 0);
             for at in (0..64).step_by(8) {
                 let words = words8(x.add(at), factor);
-                let order = _mm_set_epi8(15, 14, 7, 6, 13, 12, 5, 4, 11, 10, 3, 2, 9, 8, 1, 0);
                 _mm_storeu_si128(out.add(at).cast(), _mm_shuffle_epi8(words, order));
+                // A low byte counts as negative from 128 on: the high one is one more then.
+                let carry = _mm_slli_epi16::<1>(_mm_and_si128(words, _mm_set1_epi16(128)));
+                let bytes = _mm_shuffle_epi8(_mm_add_epi16(words, carry), apart);
+                let quarters = [
+                    _mm_cvtsi128_si32(bytes),
+                    _mm_extract_epi32::<1>(bytes),
+                    _mm_extract_epi32::<2>(bytes),
+                    _mm_extract_epi32::<3>(bytes),
+                ];
+                for (plane, four) in planes.into_iter().zip(quarters) {
+                    plane.add(at / 2).cast::<i32>().write_unaligned(four);
+                }
             }
         }
     }
@@ -291,6 +372,22 @@ unsafe fn row<const WHOLE: bool>(p: *const u8, mask: __m256i) -> __m256i {
     // SAFETY: passed on from the caller.
     unsafe {
         if WHOLE { _mm256_loadu_si256(p.cast()) } else { _mm256_maskload_epi32(p.cast(), mask) }
+    }
+}
+
+/// The low nibble of each byte.
+#[inline(always)]
+unsafe fn nibbles(a: __m256i) -> __m256i {
+    // SAFETY: the processor has AVX2.
+    unsafe { _mm256_and_si256(a, _mm256_set1_epi8(0x0F)) }
+}
+
+/// Sums of four products of nibbles with signed bytes, as i16.
+#[inline(always)]
+unsafe fn byte_products(even: __m256i, odd: __m256i, x: __m256i, x_odd: __m256i) -> __m256i {
+    // SAFETY: the processor has AVX2.
+    unsafe {
+        _mm256_add_epi16(_mm256_maddubs_epi16(even, x), _mm256_maddubs_epi16(odd, x_odd))
     }
 }
 

@@ -283,15 +283,103 @@ impl<const PAIRED: bool> Simd for Avx512<PAIRED> {
     }
 
     #[inline(always)]
-    unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
-        // SAFETY: the trait's contract: 64 f32 read, 64 i16 written.
+    unsafe fn even_odd<const BITS: usize, const WHOLE: bool>(p: *const u8) -> [__m512i; 2] {
+        // SAFETY: the trait's contract: BITS / 8 bytes an element.
+        unsafe {
+            if BITS == 4 {
+                let packed = if WHOLE {
+                    _mm512_loadu_si512(p.cast())
+                } else {
+                    _mm512_zextsi256_si512(_mm256_loadu_si256(p.cast()))
+                };
+                let mask = _mm512_set1_epi8(0x0F);
+                let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), mask);
+                return [_mm512_and_si512(packed, mask), odd];
+            }
+            let a = _mm512_loadu_si512(p.cast());
+            let b = if WHOLE {
+                _mm512_loadu_si512(p.add(64).cast())
+            } else {
+                _mm512_setzero_si512()
+            };
+            // Packing puts eight bytes of one operand behind eight of the other.
+            let first = _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b);
+            let second = _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b);
+            let low = |x| _mm512_and_si512(x, _mm512_set1_epi16(0xFF));
+            let high = |x| _mm512_srli_epi16::<8>(x);
+            [
+                _mm512_packus_epi16(low(first), low(second)),
+                _mm512_packus_epi16(high(first), high(second)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bytes<const BITS: usize>([even, odd]: [__m512i; 2], x: [__m512i; 4]) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), even, x[2]);
+            let high = _mm512_slli_epi32::<8>(_mm512_dpbusd_epi32(high, odd, x[3]));
+            _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(high, even, x[0]), odd, x[1])
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unit_sums<const UNIT: usize>(rows: [__m512i; 16]) -> [__m512i; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            // Four rows' sums of each quarter of their lanes.
+            let mut fours = [_mm512_setzero_si512(); 4];
+            for i in 0..4 {
+                let pair = |a, b| {
+                    _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
+                };
+                let (a, b) = (
+                    pair(rows[4 * i], rows[4 * i + 1]),
+                    pair(rows[4 * i + 2], rows[4 * i + 3]),
+                );
+                fours[i] =
+                    _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+            }
+            let even = |a, b| _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b);
+            let odd = |a, b| _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b);
+            let [a, b, c, d] = fours;
+            if UNIT == 64 {
+                let a = _mm512_add_epi32(even(a, b), odd(a, b));
+                let c = _mm512_add_epi32(even(c, d), odd(c, d));
+                let zero = _mm512_setzero_si512();
+                return [even(a, c), odd(a, c), zero, zero];
+            }
+            let (evens, odds) = ([even(a, b), even(c, d)], [odd(a, b), odd(c, d)]);
+            [
+                even(evens[0], evens[1]),
+                even(odds[0], odds[1]),
+                odd(evens[0], evens[1]),
+                odd(odds[0], odds[1]),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16, planes: [*mut i8; 4]) {
+        // SAFETY: the trait's contract: 64 f32 read, 64 i16 and 4 * 32 i8 written.
         unsafe {
             let order = _mm_set_epi8(15, 14, 7, 6, 13, 12, 5, 4, 11, 10, 3, 2, 9, 8, 1, 0);
             let order = _mm256_broadcastsi128_si256(order);
+            let apart = _mm_set_epi8(15, 13, 11, 9, 7, 5, 3, 1, 14, 12, 10, 8, 6, 4, 2, 0);
             for at in (0..64).step_by(16) {
-                let words = _mm512_cvtsepi32_epi16(rounded(x.add(at), factor));
-                let words = _mm256_shuffle_epi8(words, order);
+                let ints = rounded(x.add(at), factor);
+                let words = _mm256_shuffle_epi8(_mm512_cvtsepi32_epi16(ints), order);
                 _mm256_storeu_si256(out.add(at).cast(), words);
+                // A low byte counts as negative from 128 on: the high one is one more then.
+                let high = _mm512_add_epi32(ints, _mm512_set1_epi32(128));
+                let halves = [ints, _mm512_srai_epi32::<8>(high)];
+                for (i, half) in halves.into_iter().enumerate() {
+                    let bytes = _mm_shuffle_epi8(_mm512_cvtepi32_epi8(half), apart);
+                    _mm_storel_epi64(planes[2 * i].add(at / 2).cast(), bytes);
+                    let odd = _mm_unpackhi_epi64(bytes, bytes);
+                    _mm_storel_epi64(planes[2 * i + 1].add(at / 2).cast(), odd);
+                }
             }
         }
     }

@@ -104,8 +104,18 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn dot_nibbles(_: Self::Ints, _: Self::Ints) -> Self::Ints {
         unreachable!("not PAIRED")
     }
-    /// Rounds 64 `x * factor` to i16, each eight in the order 0 4 1 5 2 6 3 7.
-    unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16);
+    /// A run of a row's packed elements as unsigned bytes, even ones and odd ones: 8 LANES elements
+    /// from `p` on with WHOLE, else 64 and then zeros.
+    unsafe fn even_odd<const BITS: usize, const WHOLE: bool>(p: *const u8) -> [Self::Ints; 2];
+    /// `Σ w·x` over the eight elements of each lane: four bytes of `even` elements and four of `odd`
+    /// ones times integers in four planes of signed bytes, [low even, low odd, high even, high odd].
+    unsafe fn dot_bytes<const BITS: usize>(w: [Self::Ints; 2], x: [Self::Ints; 4]) -> Self::Ints;
+    /// For each UNIT elements of a run, 32 or 64, the sums over its lanes for LANES rows: row i's
+    /// lanes are `rows[i]`, lane i of the results is its sum. 8 LANES / UNIT results, in order.
+    unsafe fn unit_sums<const UNIT: usize>(rows: [Self::Ints; 16]) -> [Self::Ints; 4];
+    /// Rounds 64 `x * factor` to i16, each eight in the order 0 4 1 5 2 6 3 7, and their bytes to
+    /// the four `planes` of [`Simd::dot_bytes`], 32 each.
+    unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16, planes: [*mut i8; 4]);
     /// Asks for the cache line at `p` to come into the second-level cache; any address will do.
     unsafe fn prefetch(p: *const u8);
 }

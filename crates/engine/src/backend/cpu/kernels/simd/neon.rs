@@ -280,13 +280,78 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
-        // SAFETY: the trait's contract: 64 f32 read, 64 i16 written.
+    unsafe fn even_odd<const BITS: usize, const WHOLE: bool>(p: *const u8) -> [Ints; 2] {
+        // SAFETY: the trait's contract: BITS / 8 bytes for each of 64 elements.
+        unsafe {
+            let mut out = [[vdupq_n_s32(0); 2]; 2];
+            for half in 0..2 {
+                let (even, odd) = if BITS == 4 {
+                    let packed = vld1q_u8(p.add(16 * half));
+                    (vandq_u8(packed, vdupq_n_u8(15)), vshrq_n_u8::<4>(packed))
+                } else {
+                    let (a, b) = (vld1q_u8(p.add(32 * half)), vld1q_u8(p.add(32 * half + 16)));
+                    (vuzp1q_u8(a, b), vuzp2q_u8(a, b))
+                };
+                out[0][half] = vreinterpretq_s32_u8(even);
+                out[1][half] = vreinterpretq_s32_u8(odd);
+            }
+            out
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bytes<const BITS: usize>([even, odd]: [Ints; 2], x: [Ints; 4]) -> Ints {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let mut out = [vdupq_n_s32(0); 2];
+            for half in 0..2 {
+                let (even, odd) = (even[half], odd[half]);
+                let low = byte_products::<BITS>([even, odd], [x[0][half], x[1][half]]);
+                let high = byte_products::<BITS>([even, odd], [x[2][half], x[3][half]]);
+                out[half] = vaddq_s32(low, vshlq_n_s32::<8>(high));
+            }
+            out
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unit_sums<const UNIT: usize>(rows: [Ints; 16]) -> [Ints; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let mut halves = [[vdupq_n_s32(0); 2]; 2];
+            for half in 0..2 {
+                for four in 0..2 {
+                    let row = |i: usize| rows[4 * four + i][half];
+                    let (a, b) = (vpaddq_s32(row(0), row(1)), vpaddq_s32(row(2), row(3)));
+                    halves[half][four] = vpaddq_s32(a, b);
+                }
+            }
+            let zero = [vdupq_n_s32(0); 2];
+            if UNIT == 64 {
+                return [Self::add_ints(halves[0], halves[1]), zero, zero, zero];
+            }
+            [halves[0], halves[1], zero, zero]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16, planes: [*mut i8; 4]) {
+        // SAFETY: the trait's contract: 64 f32 read, 64 i16 and 4 * 32 i8 written.
         unsafe {
             for at in (0..64).step_by(8) {
                 let low = rounded(vld1q_f32(x.add(at)), factor);
                 let high = rounded(vld1q_f32(x.add(at + 4)), factor);
                 vst1q_s16(out.add(at), vcombine_s16(vzip1_s16(low, high), vzip2_s16(low, high)));
+                // A low byte counts as negative from 128 on: the high one is one more then.
+                let words = vcombine_s16(low, high);
+                let carry = vshlq_n_s16::<1>(vandq_s16(words, vdupq_n_s16(128)));
+                let highs = vshrn_n_s16::<8>(vaddq_s16(words, carry));
+                for (i, bytes) in [vmovn_s16(words), highs].into_iter().enumerate() {
+                    let apart = vreinterpret_s32_s8(vuzp1_s8(bytes, bytes));
+                    planes[2 * i].add(at / 2).cast::<i32>().write_unaligned(vget_lane_s32::<0>(apart));
+                    let apart = vreinterpret_s32_s8(vuzp2_s8(bytes, bytes));
+                    planes[2 * i + 1].add(at / 2).cast::<i32>().write_unaligned(vget_lane_s32::<0>(apart));
+                }
             }
         }
     }
@@ -334,6 +399,31 @@ unsafe fn transpose4([a, b, c, d]: [int32x4_t; 4]) -> [int32x4_t; 4] {
             vreinterpretq_s32_s64(vtrn2q_s64(ab_low, cd_low)),
             vreinterpretq_s32_s64(vtrn2q_s64(ab_high, cd_high)),
         ]
+    }
+}
+
+/// Sums of the products of four unsigned bytes with four signed ones, for even and odd elements.
+#[inline(always)]
+unsafe fn byte_products<const BITS: usize>(w: [int32x4_t; 2], x: [int32x4_t; 2]) -> int32x4_t {
+    // SAFETY: the processor has NEON.
+    unsafe {
+        let mut sums = [vdupq_n_s32(0); 2];
+        for i in 0..2 {
+            let (w, x) = (vreinterpretq_u8_s32(w[i]), vreinterpretq_s8_s32(x[i]));
+            let (low, high) = if BITS == 4 {
+                let w = vreinterpretq_s8_u8(w);
+                (vmull_s8(vget_low_s8(w), vget_low_s8(x)), vmull_high_s8(w, x))
+            } else {
+                // 255 * 128 fits an i16, but 255 no i8.
+                let wide = |w: uint8x8_t| vreinterpretq_s16_u16(vmovl_u8(w));
+                (
+                    vmulq_s16(wide(vget_low_u8(w)), vmovl_s8(vget_low_s8(x))),
+                    vmulq_s16(wide(vget_high_u8(w)), vmovl_high_s8(x)),
+                )
+            };
+            sums = [vpadalq_s16(sums[0], low), vpadalq_s16(sums[1], high)];
+        }
+        vpaddq_s32(sums[0], sums[1])
     }
 }
 

@@ -212,15 +212,63 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16) {
+    unsafe fn even_odd<const BITS: usize, const WHOLE: bool>(p: *const u8) -> [Ints; 2] {
+        let mut bytes = [[0u8; 32]; 2];
+        // SAFETY: the trait's contract: BITS / 8 bytes for each of 64 elements.
+        unsafe {
+            for i in 0..32 {
+                let [even, odd] = if BITS == 4 {
+                    let byte = *p.add(i);
+                    [byte & 15, byte >> 4]
+                } else {
+                    [*p.add(2 * i), *p.add(2 * i + 1)]
+                };
+                (bytes[0][i], bytes[1][i]) = (even, odd);
+            }
+            [Self::load_ints(bytes[0].as_ptr().cast()), Self::load_ints(bytes[1].as_ptr().cast())]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bytes<const BITS: usize>(w: [Ints; 2], x: [Ints; 4]) -> Ints {
+        std::array::from_fn(|i| {
+            let mut sum = 0;
+            for part in 0..2 {
+                let (w, low, high) =
+                    (w[part][i].to_ne_bytes(), x[part][i].to_ne_bytes(), x[2 + part][i].to_ne_bytes());
+                for byte in 0..4 {
+                    let x = i32::from(low[byte] as i8) + 256 * i32::from(high[byte] as i8);
+                    sum += i32::from(w[byte]) * x;
+                }
+            }
+            sum as u32
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn unit_sums<const UNIT: usize>(rows: [Ints; 16]) -> [Ints; 4] {
+        std::array::from_fn(|unit| {
+            std::array::from_fn(|row| {
+                let lanes = rows[row].iter().skip(unit * UNIT / 8).take(UNIT / 8);
+                lanes.fold(0u32, |sum, &x| sum.wrapping_add(x))
+            })
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16, planes: [*mut i8; 4]) {
         const ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
-        // SAFETY: the caller gives 64 readable f32 and 64 writable i16.
+        // SAFETY: the caller gives 64 readable f32 and 64 writable i16, and 32 i8 four times.
         unsafe {
             let x = x.cast::<[f32; 64]>().read_unaligned();
-            let words: [i16; 64] = std::array::from_fn(|i| {
-                (x[i / 8 * 8 + ORDER[i % 8]] * factor).round_ties_even() as i16
-            });
+            let ints = x.map(|x| (x * factor).round_ties_even() as i16);
+            let words: [i16; 64] = std::array::from_fn(|i| ints[i / 8 * 8 + ORDER[i % 8]]);
             out.cast::<[i16; 64]>().write_unaligned(words);
+            for (i, int) in ints.into_iter().enumerate() {
+                // A low byte counts as negative from 128 on: the high one is one more then.
+                *planes[i % 2].add(i / 2) = int as i8;
+                *planes[2 + i % 2].add(i / 2) = ((i32::from(int) + 128) >> 8) as i8;
+            }
         }
     }
 
