@@ -143,26 +143,29 @@ fn take_best(probabilities: &[f32], best: &mut [Choice]) {
 fn gate_and_up(pass: &mut Pass<'_>, weights: &Moe, x: &Activations, scratch: &mut MoeScratch) {
     let (kernels, plan) = (pass.kernels, &scratch.plan);
     let (gate, up) = (Shared::new(&mut scratch.gate), Shared::new(&mut scratch.up));
-    let blocks = Product::tasks(&weights.experts.gate[0]);
-    pass.pool.run(Op::ExpertsGateUp, plan.busy.len() * blocks, |task, worker| {
-        let (expert, block) = (plan.busy[task / blocks], task % blocks);
-        let (visits, tokens) = plan.visits(expert);
-        let op = Op::ExpertsGateUp;
-        let product = |matrix, y| Product { op, matrix, y, stride: matrix.outputs };
-        let gates = product(&weights.experts.gate[expert], gate);
-        let ups = product(&weights.experts.up[expert], up);
-        // SAFETY: each task has outputs and visits of its own, in both products.
-        unsafe {
-            gates.run(worker, kernels, x, tokens, visits.start, block);
-            ups.run(worker, kernels, x, tokens, visits.start, block);
-        }
-        worker.at(Op::Activate);
-        let outputs = Product::outputs(gates.matrix, block);
-        for visit in visits {
-            let at = visit * gates.matrix.outputs + outputs.start;
-            // SAFETY: the same outputs and visits, which nobody writes any more.
-            let (gate, up) = unsafe { (gate.part(at, outputs.len()), up.part(at, outputs.len())) };
-            kernels.silu_mul(gate, up);
+    let blocks = Product::blocks(&weights.experts.gate[0]);
+    pass.runs(Op::ExpertsGateUp, plan.busy.len() * blocks, |run, worker| {
+        for (place, blocks) in pieces(run, blocks) {
+            let expert = plan.busy[place];
+            let (visits, tokens) = plan.visits(expert);
+            let op = Op::ExpertsGateUp;
+            let product = |matrix, y| Product { op, matrix, y, stride: matrix.outputs };
+            let gates = product(&weights.experts.gate[expert], gate);
+            let ups = product(&weights.experts.up[expert], up);
+            // SAFETY: each task has outputs and visits of its own, in both products.
+            unsafe {
+                gates.run(worker, kernels, x, tokens, visits.start, blocks.clone());
+                ups.run(worker, kernels, x, tokens, visits.start, blocks.clone());
+            }
+            worker.at(Op::Activate);
+            let outputs = Product::outputs(gates.matrix, blocks);
+            for visit in visits {
+                let at = visit * gates.matrix.outputs + outputs.start;
+                // SAFETY: the same outputs and visits, which nobody writes any more.
+                let (gate, up) =
+                    unsafe { (gate.part(at, outputs.len()), up.part(at, outputs.len())) };
+                kernels.silu_mul(gate, up);
+            }
         }
     });
 }
@@ -173,20 +176,30 @@ fn down(pass: &mut Pass<'_>, weights: &Moe, scratch: &mut MoeScratch) {
     let (inner, shared_inner) = (&scratch.inner, &scratch.shared.inner);
     let out = Shared::new(&mut scratch.out);
     let shared = Product::new(Op::SharedExpert, &weights.shared.down, &mut scratch.shared_out);
-    let blocks = Product::tasks(&weights.shared.down);
-    pass.pool.run(Op::ExpertsDown, (plan.busy.len() + 1) * blocks, |task, worker| {
-        let (place, block) = (task / blocks, task % blocks);
-        let Some(&expert) = plan.busy.get(place) else {
-            // SAFETY: each task has outputs of its own.
-            return unsafe { shared.run(worker, kernels, shared_inner, tokens, 0, block) };
-        };
-        let (visits, _) = plan.visits(expert);
-        let matrix = &weights.experts.down[expert];
-        let product = Product { op: Op::ExpertsDown, matrix, y: out, stride: matrix.outputs };
-        let rows = &plan.numbers[visits.clone()];
-        // SAFETY: each task has outputs and visits of its own.
-        unsafe { product.run(worker, kernels, inner, rows, visits.start, block) };
+    let blocks = Product::blocks(&weights.shared.down);
+    pass.runs(Op::ExpertsDown, (plan.busy.len() + 1) * blocks, |run, worker| {
+        for (place, blocks) in pieces(run, blocks) {
+            let Some(&expert) = plan.busy.get(place) else {
+                // SAFETY: each task has outputs of its own.
+                unsafe { shared.run(worker, kernels, shared_inner, tokens, 0, blocks) };
+                continue;
+            };
+            let (visits, _) = plan.visits(expert);
+            let matrix = &weights.experts.down[expert];
+            let product = Product { op: Op::ExpertsDown, matrix, y: out, stride: matrix.outputs };
+            let rows = &plan.numbers[visits.clone()];
+            // SAFETY: each task has outputs and visits of its own.
+            unsafe { product.run(worker, kernels, inner, rows, visits.start, blocks) };
+        }
     });
+}
+
+/// A run of the blocks of many matrices, `blocks` each: which matrices, and which of their blocks.
+fn pieces(run: Range<usize>, blocks: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+    (run.start / blocks..run.end.div_ceil(blocks)).map(move |place| {
+        let first = place * blocks;
+        (place, run.start.max(first) - first..run.end.min(first + blocks) - first)
+    })
 }
 
 /// Each token's update: its visits in the order of their scores, then the shared expert.

@@ -16,9 +16,8 @@ use crate::{
     model::{Linear, Shape},
 };
 
-/// Outputs of a product that one task computes. Half as many cost 8 % of a decoded token (a
-/// worker that jumps to other rows waits for memory), more leave the last task's worker alone.
-const TASK_OUTPUTS: usize = 128;
+/// Outputs in a block, of which a task computes a run.
+const BLOCK_OUTPUTS: usize = 128;
 
 /// One forward pass over a ragged batch, whose tokens stand side by side row after row.
 pub(super) struct Pass<'a> {
@@ -58,18 +57,17 @@ impl<'a> Product<'a> {
         Self { op, matrix, y: Shared::new(y), stride: matrix.outputs }
     }
 
-    /// Tasks that it is cut into.
-    pub(super) fn tasks(matrix: &Linear) -> usize {
-        matrix.outputs.div_ceil(TASK_OUTPUTS)
+    /// Blocks of its outputs.
+    pub(super) fn blocks(matrix: &Linear) -> usize {
+        matrix.outputs.div_ceil(BLOCK_OUTPUTS)
     }
 
-    /// Outputs that a task computes.
-    pub(super) fn outputs(matrix: &Linear, task: usize) -> Range<usize> {
-        let start = task * TASK_OUTPUTS;
-        start..matrix.outputs.min(start + TASK_OUTPUTS)
+    /// Outputs in a run of blocks.
+    pub(super) fn outputs(matrix: &Linear, blocks: Range<usize>) -> Range<usize> {
+        blocks.start * BLOCK_OUTPUTS..matrix.outputs.min(blocks.end * BLOCK_OUTPUTS)
     }
 
-    /// Computes one task's outputs for the activation rows `rows`; the first of them gives row
+    /// Computes some blocks of outputs for the activation rows `rows`; the first of them gives row
     /// `y_row` of the result.
     ///
     /// # Safety
@@ -81,10 +79,10 @@ impl<'a> Product<'a> {
         x: &Activations,
         rows: &[u32],
         y_row: usize,
-        task: usize,
+        blocks: Range<usize>,
     ) {
         let y = self.y.pointer(y_row * self.stride, rows.len() * self.stride);
-        let outputs = Self::outputs(self.matrix, task);
+        let outputs = Self::outputs(self.matrix, blocks);
         worker.at(self.op);
         worker.moves(
             outputs.len() * self.matrix.output_bytes(),
@@ -112,18 +110,33 @@ impl Pass<'_> {
             return;
         }
         let kernels = self.kernels;
-        let tasks = products.iter().map(|product| Product::tasks(product.matrix)).sum();
-        self.pool.run(products[0].op, tasks, |mut task, worker| {
+        let blocks = products.iter().map(|product| Product::blocks(product.matrix)).sum();
+        self.runs(products[0].op, blocks, |run, worker| {
+            let mut start = 0;
             for product in &products {
-                let own = Product::tasks(product.matrix);
-                if task < own {
+                let end = start + Product::blocks(product.matrix);
+                let own = run.start.max(start)..run.end.min(end);
+                if !own.is_empty() {
                     // SAFETY: each task has outputs of its own.
-                    unsafe { product.run(worker, kernels, x, rows, 0, task) };
-                    return;
+                    unsafe {
+                        let blocks = own.start - start..own.end - start;
+                        product.run(worker, kernels, x, rows, 0, blocks);
+                    }
                 }
-                task -= own;
+                start = end;
             }
         });
+    }
+
+    /// Calls `work(run, worker)` for runs that together are `0..blocks`.
+    pub(super) fn runs(
+        &mut self,
+        op: Op,
+        blocks: usize,
+        work: impl Fn(Range<usize>, Worker<'_>) + Sync,
+    ) {
+        let cuts = Cuts { blocks, workers: self.pool.workers() };
+        self.pool.run(op, cuts.count(), |task, worker| work(cuts.run(task), worker));
     }
 
     /// `x += update` and `activations = rmsnorm(x) * gain` for the batch's tokens listed in
@@ -168,5 +181,58 @@ impl Pass<'_> {
             // SAFETY: each task has an activation row of its own.
             unsafe { kernels.prepare(activations, row, &x[row * inputs..][..inputs]) };
         });
+    }
+}
+
+/// How blocks are cut into runs, one a task: each run is a share of what is left. The first ones
+/// are long, since a worker that jumps to other rows waits for memory; the last ones are single
+/// blocks, so that workers end together.
+#[derive(Debug, Clone, Copy)]
+struct Cuts {
+    blocks: usize,
+    workers: usize,
+}
+
+impl Cuts {
+    /// Runs in order.
+    fn runs(self) -> impl Iterator<Item = Range<usize>> {
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let left = self.blocks - start;
+            let run = start..start + (left / (2 * self.workers)).max(1);
+            start = run.end.min(self.blocks);
+            (left > 0).then_some(run)
+        })
+    }
+
+    fn count(self) -> usize {
+        self.runs().count()
+    }
+
+    fn run(self, task: usize) -> Range<usize> {
+        self.runs().nth(task).expect("a task has a run")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_meet_and_end_with_single_blocks() {
+        for workers in [1, 2, 3, 16] {
+            for blocks in [0, 1, 2, 17, 1940] {
+                let cuts = Cuts { blocks, workers };
+                let runs: Vec<_> = (0..cuts.count()).map(|task| cuts.run(task)).collect();
+                let mut end = 0;
+                for run in &runs {
+                    assert!(run.start == end && run.end > run.start, "{runs:?}");
+                    end = run.end;
+                }
+                assert_eq!(end, blocks);
+                assert!(runs.iter().rev().take(workers).all(|run| run.len() == 1), "{runs:?}");
+                assert!(runs.len() <= 16 * workers, "{} runs", runs.len());
+            }
+        }
     }
 }

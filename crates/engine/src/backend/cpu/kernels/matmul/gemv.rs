@@ -16,6 +16,10 @@ use crate::backend::cpu::kernels::{
 /// Groups whose scales are spread at a time.
 const GROUPS: usize = 16;
 
+/// Bytes of weights between a row that is read and the one that is asked for, at least: with less,
+/// memory would answer too late for short rows.
+const AHEAD: usize = 16 << 10;
+
 /// `y[o] = w[o]·x[row]` for the given outputs.
 ///
 /// # Safety
@@ -89,10 +93,10 @@ unsafe fn tile<S: Simd, const BITS: usize, const UNIT: usize, const APART: bool>
             let inputs = (group << w.group_shift)..((group + groups) << w.group_shift);
             for input in inputs.clone().step_by(run) {
                 if APART {
-                    // As many bytes of the next tile, which follows this one, as this step reads.
-                    let next =
-                        w.weight(output + S::LANES).wrapping_add(S::LANES * input * BITS / 8);
-                    prefetch::<S>(next, S::LANES * run * BITS / 8);
+                    // As many bytes of a tile after this one as this step reads.
+                    let next = w.weight(output).wrapping_add(S::LANES * input * BITS / 8);
+                    let ahead = AHEAD.max(S::LANES * w.row_bytes);
+                    prefetch::<S>(next.wrapping_add(ahead), S::LANES * run * BITS / 8);
                 }
                 let packed = w.weight(output).add(input * BITS / 8);
                 let apart = apart * w.row_bytes;

@@ -293,10 +293,8 @@ impl Simd for Avx2 {
                 let pair = |a, b| {
                     _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
                 };
-                let (a, b) = (
-                    pair(rows[4 * i], rows[4 * i + 1]),
-                    pair(rows[4 * i + 2], rows[4 * i + 3]),
-                );
+                let (a, b) =
+                    (pair(rows[4 * i], rows[4 * i + 1]), pair(rows[4 * i + 2], rows[4 * i + 3]));
                 fours[i] =
                     _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
             }
@@ -386,9 +384,7 @@ unsafe fn nibbles(a: __m256i) -> __m256i {
 #[inline(always)]
 unsafe fn byte_products(even: __m256i, odd: __m256i, x: __m256i, x_odd: __m256i) -> __m256i {
     // SAFETY: the processor has AVX2.
-    unsafe {
-        _mm256_add_epi16(_mm256_maddubs_epi16(even, x), _mm256_maddubs_epi16(odd, x_odd))
-    }
+    unsafe { _mm256_add_epi16(_mm256_maddubs_epi16(even, x), _mm256_maddubs_epi16(odd, x_odd)) }
 }
 
 /// Eight values times `factor`, rounded to i16.

@@ -297,11 +297,8 @@ impl<const PAIRED: bool> Simd for Avx512<PAIRED> {
                 return [_mm512_and_si512(packed, mask), odd];
             }
             let a = _mm512_loadu_si512(p.cast());
-            let b = if WHOLE {
-                _mm512_loadu_si512(p.add(64).cast())
-            } else {
-                _mm512_setzero_si512()
-            };
+            let b =
+                if WHOLE { _mm512_loadu_si512(p.add(64).cast()) } else { _mm512_setzero_si512() };
             // Packing puts eight bytes of one operand behind eight of the other.
             let first = _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b);
             let second = _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b);
@@ -334,10 +331,8 @@ impl<const PAIRED: bool> Simd for Avx512<PAIRED> {
                 let pair = |a, b| {
                     _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
                 };
-                let (a, b) = (
-                    pair(rows[4 * i], rows[4 * i + 1]),
-                    pair(rows[4 * i + 2], rows[4 * i + 3]),
-                );
+                let (a, b) =
+                    (pair(rows[4 * i], rows[4 * i + 1]), pair(rows[4 * i + 2], rows[4 * i + 3]));
                 fours[i] =
                     _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
             }

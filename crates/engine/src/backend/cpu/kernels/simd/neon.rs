@@ -348,9 +348,15 @@ impl Simd for Neon {
                 let highs = vshrn_n_s16::<8>(vaddq_s16(words, carry));
                 for (i, bytes) in [vmovn_s16(words), highs].into_iter().enumerate() {
                     let apart = vreinterpret_s32_s8(vuzp1_s8(bytes, bytes));
-                    planes[2 * i].add(at / 2).cast::<i32>().write_unaligned(vget_lane_s32::<0>(apart));
+                    planes[2 * i]
+                        .add(at / 2)
+                        .cast::<i32>()
+                        .write_unaligned(vget_lane_s32::<0>(apart));
                     let apart = vreinterpret_s32_s8(vuzp2_s8(bytes, bytes));
-                    planes[2 * i + 1].add(at / 2).cast::<i32>().write_unaligned(vget_lane_s32::<0>(apart));
+                    planes[2 * i + 1]
+                        .add(at / 2)
+                        .cast::<i32>()
+                        .write_unaligned(vget_lane_s32::<0>(apart));
                 }
             }
         }

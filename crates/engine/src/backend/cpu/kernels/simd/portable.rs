@@ -234,8 +234,11 @@ impl Simd for Portable {
         std::array::from_fn(|i| {
             let mut sum = 0;
             for part in 0..2 {
-                let (w, low, high) =
-                    (w[part][i].to_ne_bytes(), x[part][i].to_ne_bytes(), x[2 + part][i].to_ne_bytes());
+                let (w, low, high) = (
+                    w[part][i].to_ne_bytes(),
+                    x[part][i].to_ne_bytes(),
+                    x[2 + part][i].to_ne_bytes(),
+                );
                 for byte in 0..4 {
                     let x = i32::from(low[byte] as i8) + 256 * i32::from(high[byte] as i8);
                     sum += i32::from(w[byte]) * x;
