@@ -96,7 +96,9 @@ impl<'a> Product<'a> {
 impl Pass<'_> {
     /// Calls `work(token, worker)` for every token of the batch.
     pub(super) fn each_token(&mut self, op: Op, work: impl Fn(usize, Worker<'_>) + Sync) {
-        self.pool.run(op, self.tokens.len(), work);
+        self.runs(op, self.tokens.len(), |tokens, worker| {
+            tokens.for_each(|token| work(token, worker));
+        });
     }
 
     /// Products of several matrices with the same activations, as one job.
@@ -128,14 +130,14 @@ impl Pass<'_> {
         });
     }
 
-    /// Calls `work(run, worker)` for runs that together are `0..blocks`.
+    /// Calls `work(run, worker)` for runs that together are `0..items`.
     pub(super) fn runs(
         &mut self,
         op: Op,
-        blocks: usize,
+        items: usize,
         work: impl Fn(Range<usize>, Worker<'_>) + Sync,
     ) {
-        let cuts = Cuts { blocks, workers: self.pool.workers() };
+        let cuts = Cuts { items, workers: self.pool.workers() };
         self.pool.run(op, cuts.count(), |task, worker| work(cuts.run(task), worker));
     }
 
@@ -154,16 +156,18 @@ impl Pass<'_> {
         let x = Shared::new(&mut residual.x);
         let normed = Shared::new(&mut residual.normed);
         let update = &residual.update;
-        self.pool.run(Op::Norm, tokens.len(), |row, worker| {
-            let token = tokens[row] as usize;
-            // SAFETY: each task has a token of its own, each worker a row of `normed`.
-            let (x, normed) = unsafe {
-                (x.part(token * hidden, hidden), normed.part(worker.index * hidden, hidden))
-            };
-            kernels.add(x, &update[token * hidden..][..hidden]);
-            kernels.rms_norm(x, gain, eps, normed);
-            // SAFETY: each task has an activation row of its own.
-            unsafe { kernels.prepare(activations, row, normed) };
+        self.runs(Op::Norm, tokens.len(), |rows, worker| {
+            for row in rows {
+                let token = tokens[row] as usize;
+                // SAFETY: each task has tokens of its own, each worker a row of `normed`.
+                let (x, normed) = unsafe {
+                    (x.part(token * hidden, hidden), normed.part(worker.index * hidden, hidden))
+                };
+                kernels.add(x, &update[token * hidden..][..hidden]);
+                kernels.rms_norm(x, gain, eps, normed);
+                // SAFETY: each task has activation rows of its own.
+                unsafe { kernels.prepare(activations, row, normed) };
+            }
         });
     }
 
@@ -177,19 +181,21 @@ impl Pass<'_> {
         let rows = x.len() / inputs;
         activations.reset(rows, inputs);
         let (activations, kernels) = (&*activations, self.kernels);
-        self.pool.run(Op::Round, rows, |row, _| {
-            // SAFETY: each task has an activation row of its own.
-            unsafe { kernels.prepare(activations, row, &x[row * inputs..][..inputs]) };
+        self.runs(Op::Round, rows, |rows, _| {
+            for row in rows {
+                // SAFETY: each task has activation rows of its own.
+                unsafe { kernels.prepare(activations, row, &x[row * inputs..][..inputs]) };
+            }
         });
     }
 }
 
-/// How blocks are cut into runs, one a task: each run is a share of what is left. The first ones
-/// are long, since a worker that jumps to other rows waits for memory; the last ones are single
-/// blocks, so that workers end together.
+/// How items are cut into runs, one a task: each run is a share of what is left. The first ones
+/// are long, since a worker that jumps to other rows of weights waits for memory; the last ones are
+/// single items, so that workers end together.
 #[derive(Debug, Clone, Copy)]
 struct Cuts {
-    blocks: usize,
+    items: usize,
     workers: usize,
 }
 
@@ -198,9 +204,9 @@ impl Cuts {
     fn runs(self) -> impl Iterator<Item = Range<usize>> {
         let mut start = 0;
         std::iter::from_fn(move || {
-            let left = self.blocks - start;
+            let left = self.items - start;
             let run = start..start + (left / (2 * self.workers)).max(1);
-            start = run.end.min(self.blocks);
+            start = run.end.min(self.items);
             (left > 0).then_some(run)
         })
     }
@@ -219,17 +225,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_meet_and_end_with_single_blocks() {
+    fn runs_meet_and_end_with_single_items() {
         for workers in [1, 2, 3, 16] {
-            for blocks in [0, 1, 2, 17, 1940] {
-                let cuts = Cuts { blocks, workers };
+            for items in [0, 1, 2, 17, 1940] {
+                let cuts = Cuts { items, workers };
                 let runs: Vec<_> = (0..cuts.count()).map(|task| cuts.run(task)).collect();
                 let mut end = 0;
                 for run in &runs {
                     assert!(run.start == end && run.end > run.start, "{runs:?}");
                     end = run.end;
                 }
-                assert_eq!(end, blocks);
+                assert_eq!(end, items);
                 assert!(runs.iter().rev().take(workers).all(|run| run.len() == 1), "{runs:?}");
                 assert!(runs.len() <= 16 * workers, "{} runs", runs.len());
             }

@@ -91,15 +91,20 @@ unsafe fn column<S: Simd, const BITS: usize, const UNIT: usize, const PAIRED: bo
         for first in (0..blocks).step_by(PANEL_BLOCKS) {
             let count = PANEL_BLOCKS.min(blocks - first);
             fill::<S, BITS, UNIT, PAIRED>(w, output, first, count, panel);
-            // While rows pass over this panel, the same share of the next outputs comes near.
+            // While rows pass over this panel, the same share of the next outputs comes near, some
+            // lines with every unit: memory answers only so many requests at a time.
             let share = wide * BLOCK * BITS / 8;
-            prefetch::<S>(w.weight(output + wide).wrapping_add(first * share), count * share);
+            let mut next = w.weight(output + wide).wrapping_add(first * share);
+            let units = rows.len().div_ceil(S::TILE_ROWS) * count * BLOCK / UNIT;
+            let ahead = (count * share).div_ceil(64 * units) * 64;
             let mut row = 0;
             macro_rules! rows_of {
                 ($($rows:literal)*) => {$(
                     while $rows <= S::TILE_ROWS && rows.len() - row >= $rows {
                         let tile = Tile::<$rows>::new(x, &rows[row..], first, UNIT);
-                        tile.pass::<S, BITS, UNIT, PAIRED>(w, panel, count, sums.add(row * row_floats));
+                        let sums = sums.add(row * row_floats);
+                        tile.pass::<S, BITS, UNIT, PAIRED>(w, panel, count, sums, next, ahead);
+                        next = next.wrapping_add(count * BLOCK / UNIT * ahead);
                         row += $rows;
                     }
                 )*};
@@ -232,7 +237,8 @@ impl<const ROWS: usize> Tile<ROWS> {
         }
     }
 
-    /// Adds `blocks` blocks' products to `sums` [ROWS, COLUMNS, LANES].
+    /// Adds `blocks` blocks' products to `sums` [ROWS, COLUMNS, LANES], and with each unit asks for
+    /// `ahead` bytes from `next` on.
     #[inline(always)]
     unsafe fn pass<S: Simd, const BITS: usize, const UNIT: usize, const PAIRED: bool>(
         &self,
@@ -240,6 +246,8 @@ impl<const ROWS: usize> Tile<ROWS> {
         panel: *const Panel,
         blocks: usize,
         sums: *mut f32,
+        next: *const u8,
+        ahead: usize,
     ) {
         let octets = UNIT / 8;
         // SAFETY: rows and panel have as many blocks, each with its scales; the sums were set.
@@ -249,6 +257,7 @@ impl<const ROWS: usize> Tile<ROWS> {
             let biases = (&raw const (*panel).biases).cast::<f32>();
             let pairs = (&raw const (*panel).pairs).cast::<u32>();
             for unit_at in 0..blocks * BLOCK / UNIT {
+                prefetch::<S>(next.wrapping_add(unit_at * ahead), ahead);
                 let mut ints = [[S::zero(); COLUMNS]; ROWS];
                 if PAIRED {
                     for row in 0..ROWS {
