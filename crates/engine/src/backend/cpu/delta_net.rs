@@ -32,28 +32,37 @@ const RUN_TOKENS: usize = 64;
 pub(super) struct DeltaNetScratch {
     /// Convolution weights of each layer, a tap at a time [conv_taps, conv_channels].
     taps: Vec<Vec<f32>>,
-    qkv: Vec<f32>,   // [tokens, conv_channels] raw
-    mixed: Vec<f32>, // [key_heads, tokens, head_channels] after the convolution: query, key, values
-    z: Vec<f32>,     // [tokens, value_width]
-    b: Vec<f32>,     // [tokens, value_heads], then the write strength β
-    a: Vec<f32>,     // [tokens, value_heads], then the decay g
-    raw: Vec<f32>,   // [value_heads, tokens, value_dim] what the states gave
-    read: Vec<f32>,  // [tokens, value_width] normed and gated
+    qkv: Vec<f32>,  // [tokens, conv_channels] raw
+    z: Vec<f32>,    // [tokens, value_width]
+    b: Vec<f32>,    // [tokens, value_heads], then the write strength β
+    a: Vec<f32>,    // [tokens, value_heads], then the decay g
+    runs: Vec<f32>, // [workers, run_len]
+    read: Vec<f32>, // [tokens, value_width] normed and gated
 }
 
 impl DeltaNetScratch {
-    pub(super) fn new(shape: &DeltaNetShape, weights: &Weights, tokens: usize) -> Self {
+    pub(super) fn new(
+        shape: &DeltaNetShape,
+        weights: &Weights,
+        tokens: usize,
+        workers: usize,
+    ) -> Self {
         Self {
             taps: taps_of(shape, weights),
             qkv: zeros(tokens * shape.conv_channels()),
-            mixed: zeros(tokens * shape.conv_channels()),
             z: zeros(tokens * shape.value_width()),
             b: zeros(tokens * shape.value_heads),
             a: zeros(tokens * shape.value_heads),
-            raw: zeros(tokens * shape.value_width()),
+            runs: zeros(workers * run_len(shape)),
             read: zeros(tokens * shape.value_width()),
         }
     }
+}
+
+/// Floats that a worker needs for a run of tokens of one key head: the channels after the
+/// convolution, and what the state of a value head gave.
+pub(super) fn run_len(shape: &DeltaNetShape) -> usize {
+    RUN_TOKENS * (shape.conv_channels() / shape.key_heads + shape.value_dim)
 }
 
 /// See [`DeltaNetScratch::taps`].
@@ -99,15 +108,13 @@ pub(super) fn delta_net(
     let head = Head {
         shape: pass.shape,
         kernels: pass.kernels,
-        tokens: all.len(),
         weights,
         taps: &scratch.taps[layer],
         qkv: &scratch.qkv,
         z: &scratch.z,
         b: Shared::new(&mut scratch.b),
         a: Shared::new(&mut scratch.a),
-        mixed: Shared::new(&mut scratch.mixed),
-        raw: Shared::new(&mut scratch.raw),
+        runs: Shared::new(&mut scratch.runs),
         read: Shared::new(&mut scratch.read),
     };
     let sequences = pass.sequences;
@@ -130,16 +137,14 @@ pub(super) fn delta_net(
 struct Head<'a> {
     shape: &'a Shape,
     kernels: &'a Kernels,
-    tokens: usize,
     weights: &'a DeltaNet,
-    taps: &'a [f32],        // [conv_taps, conv_channels]
-    qkv: &'a [f32],         // [tokens, conv_channels]
-    z: &'a [f32],           // [tokens, value_width]
-    b: Shared<'a, f32>,     // [tokens, value_heads]
-    a: Shared<'a, f32>,     // [tokens, value_heads]
-    mixed: Shared<'a, f32>, // [key_heads, tokens, head_channels]
-    raw: Shared<'a, f32>,   // [value_heads, tokens, value_dim]
-    read: Shared<'a, f32>,  // [tokens, value_width]
+    taps: &'a [f32],       // [conv_taps, conv_channels]
+    qkv: &'a [f32],        // [tokens, conv_channels]
+    z: &'a [f32],          // [tokens, value_width]
+    b: Shared<'a, f32>,    // [tokens, value_heads]
+    a: Shared<'a, f32>,    // [tokens, value_heads]
+    runs: Shared<'a, f32>, // [workers, run_len]
+    read: Shared<'a, f32>, // [tokens, value_width]
 }
 
 impl<'a> Head<'a> {
@@ -173,17 +178,20 @@ impl<'a> Head<'a> {
             },
         ];
         let end = row.first + row.len;
+        let head_channels = shape.conv_channels() / shape.key_heads;
+        // SAFETY: each worker has a run of its own.
+        let buffer = unsafe { self.runs.part(worker.index * run_len(shape), run_len(shape)) };
+        // [run, head_channels] after the convolution: query, key, values; and [run, value_dim].
+        let (mixed, raw) = buffer.split_at_mut(RUN_TOKENS * head_channels);
         for first in (row.first..end).step_by(RUN_TOKENS) {
             let run = first..end.min(first + RUN_TOKENS);
             worker.at(Op::Conv);
             for channels in &channels {
                 // SAFETY: passed on from the caller.
-                unsafe { self.convolve(row, run.clone(), key_head, channels, state, conv_at) };
+                unsafe { self.convolve(row, run.clone(), channels, state, conv_at, mixed) };
             }
-            for token in run.clone() {
-                // SAFETY: passed on from the caller.
-                let both = unsafe { self.mixed(key_head, token, 0, 2 * shape.key_dim) };
-                let (query, key) = both.split_at_mut(shape.key_dim);
+            for mixed in mixed.chunks_exact_mut(head_channels).take(run.len()) {
+                let (query, key) = mixed[..2 * shape.key_dim].split_at_mut(shape.key_dim);
                 self.kernels.l2_norm(query, L2_EPS, (shape.key_dim as f32).sqrt().recip());
                 self.kernels.l2_norm(key, L2_EPS, 1.0);
             }
@@ -195,9 +203,9 @@ impl<'a> Head<'a> {
                     worker.at(Op::State);
                     worker
                         .moves(2 * elements * size_of::<f32>(), DELTA_FLOP * elements * run.len());
-                    self.advance(run.clone(), value_head, state, layer_at);
+                    self.advance(run.clone(), value_head, state, layer_at, mixed, raw);
                     worker.at(Op::GatedNorm);
-                    self.gate(run.clone(), value_head);
+                    self.gate(run.clone(), value_head, raw);
                 }
             }
         }
@@ -206,27 +214,6 @@ impl<'a> Head<'a> {
             // SAFETY: passed on from the caller.
             unsafe { self.keep_inputs(row, channels, state, conv_at) };
         }
-    }
-
-    /// Channels of a key head after the convolution: query, key, and the values of its value heads.
-    ///
-    /// # Safety
-    /// Nobody else touches these channels of this token.
-    unsafe fn mixed(&self, key_head: usize, token: usize, at: usize, len: usize) -> &'a mut [f32] {
-        let shape = &self.shape.delta_net;
-        let head_channels = shape.conv_channels() / shape.key_heads;
-        // SAFETY: passed on from the caller.
-        unsafe { self.mixed.part((key_head * self.tokens + token) * head_channels + at, len) }
-    }
-
-    /// What a value head's state gave for a token [value_dim].
-    ///
-    /// # Safety
-    /// Nobody else touches this value head.
-    unsafe fn raw(&self, value_head: usize, token: usize) -> &'a mut [f32] {
-        let dim = self.shape.delta_net.value_dim;
-        // SAFETY: passed on from the caller.
-        unsafe { self.raw.part((value_head * self.tokens + token) * dim, dim) }
     }
 
     /// Raw inputs of some channels by age: the state's vectors first, then the row's tokens.
@@ -260,14 +247,14 @@ impl<'a> Head<'a> {
         &self,
         row: &RowPlan,
         run: Range<usize>,
-        key_head: usize,
         channels: &Channels,
         state: &Cells,
         conv_at: usize,
+        mixed: &mut [f32], // [run, head_channels]
     ) {
         let shape = &self.shape.delta_net;
         let width = shape.conv_channels();
-        for token in run {
+        for (token, mixed) in run.zip(mixed.chunks_exact_mut(width / shape.key_heads)) {
             let mut taps = [(&[][..], &[][..]); TAPS_MAX];
             let taps = &mut taps[..shape.conv_taps];
             for (tap, pair) in taps.iter_mut().enumerate() {
@@ -276,9 +263,7 @@ impl<'a> Head<'a> {
                 // SAFETY: passed on from the caller.
                 *pair = (weights, unsafe { self.input(row, channels, state, conv_at, age) });
             }
-            // SAFETY: passed on from the caller.
-            let out = unsafe { self.mixed(key_head, token, channels.at, channels.len) };
-            self.kernels.conv_silu(taps, out);
+            self.kernels.conv_silu(taps, &mut mixed[channels.at..][..channels.len]);
         }
     }
 
@@ -324,31 +309,37 @@ impl<'a> Head<'a> {
     ///
     /// # Safety
     /// Nobody else touches this value head and its state.
-    unsafe fn advance(&self, run: Range<usize>, value_head: usize, state: &Cells, layer_at: usize) {
+    unsafe fn advance(
+        &self,
+        run: Range<usize>,
+        value_head: usize,
+        state: &Cells,
+        layer_at: usize,
+        mixed: &[f32],   // [run, head_channels]
+        raw: &mut [f32], // [run, value_dim]
+    ) {
         let shape = &self.shape.delta_net;
         let (heads, value_dim, key_dim) = (shape.value_heads, shape.value_dim, shape.key_dim);
-        let heads_a_key = heads / shape.key_heads;
-        let (key_head, place) = (value_head / heads_a_key, value_head % heads_a_key);
+        let head_channels = shape.conv_channels() / shape.key_heads;
+        let place = value_head % (heads / shape.key_heads);
         let state_at = layer_at + value_head * value_dim * key_dim;
         for first in (0..value_dim).step_by(STATE_ROWS) {
             let len = STATE_ROWS.min(value_dim - first);
             // SAFETY: passed on from the caller.
             let state = unsafe { state.part(state_at + first * key_dim, len * key_dim) };
-            for token in run.clone() {
+            let tokens = mixed.chunks_exact(head_channels).zip(raw.chunks_exact_mut(value_dim));
+            for (token, (mixed, raw)) in run.clone().zip(tokens) {
                 let gate = token * heads + value_head;
                 let value = 2 * key_dim + place * value_dim + first;
                 // SAFETY: passed on from the caller; nobody writes these any more.
-                let step = unsafe {
-                    DeltaStep {
-                        q: self.mixed(key_head, token, 0, key_dim),
-                        k: self.mixed(key_head, token, key_dim, key_dim),
-                        v: self.mixed(key_head, token, value, len),
-                        decay: self.a.part(gate, 1)[0],
-                        beta: self.b.part(gate, 1)[0],
-                    }
+                let (decay, beta) = unsafe { (self.a.part(gate, 1)[0], self.b.part(gate, 1)[0]) };
+                let step = DeltaStep {
+                    q: &mixed[..key_dim],
+                    k: &mixed[key_dim..2 * key_dim],
+                    v: &mixed[value..value + len],
+                    decay,
+                    beta,
                 };
-                // SAFETY: passed on from the caller.
-                let raw = unsafe { self.raw(value_head, token) };
                 self.kernels.delta_step(&step, state, &mut raw[first..first + len]);
             }
         }
@@ -358,14 +349,13 @@ impl<'a> Head<'a> {
     ///
     /// # Safety
     /// Nobody else touches this value head.
-    unsafe fn gate(&self, run: Range<usize>, value_head: usize) {
+    unsafe fn gate(&self, run: Range<usize>, value_head: usize, raw: &[f32]) {
         let shape = &self.shape.delta_net;
         let value_dim = shape.value_dim;
-        for token in run {
+        for (token, raw) in run.zip(raw.chunks_exact(value_dim)) {
             let at = (token * shape.value_heads + value_head) * value_dim;
             // SAFETY: passed on from the caller.
-            let (raw, read) =
-                unsafe { (self.raw(value_head, token), self.read.part(at, value_dim)) };
+            let read = unsafe { self.read.part(at, value_dim) };
             self.kernels.rms_norm(raw, &self.weights.norm, self.shape.norm_eps, read);
             self.kernels.mul_silu(read, &self.z[at..][..value_dim]);
         }

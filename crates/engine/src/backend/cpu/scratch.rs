@@ -2,7 +2,7 @@
 
 use super::{
     attention::{AttentionScratch, softmax_len},
-    delta_net::DeltaNetScratch,
+    delta_net::{DeltaNetScratch, run_len},
     kernels::Activations,
     mlp::SwigluScratch,
     moe::MoeScratch,
@@ -67,7 +67,7 @@ impl Scratch {
             normed: Activations::with_capacity(tokens, shape.hidden, precision),
             read: Activations::with_capacity(tokens, read_width, precision),
             delta_net: has(MixerKind::DeltaNet)
-                .then(|| DeltaNetScratch::new(&shape.delta_net, weights, tokens)),
+                .then(|| DeltaNetScratch::new(&shape.delta_net, weights, tokens, workers)),
             attention: has(MixerKind::Attention)
                 .then(|| AttentionScratch::new(&shape.attention, tokens, workers)),
             mlp: match shape.mlp {
@@ -98,7 +98,8 @@ impl Scratch {
         let swiglu = |width| 8 * tokens * width + activations(tokens, width);
         let mut floats = (2 * tokens + workers) * shape.hidden;
         if nets > 0 {
-            floats += tokens * (2 * net.conv_channels() + 3 * net.value_width());
+            floats += tokens * (net.conv_channels() + 2 * net.value_width());
+            floats += workers * run_len(net);
             floats += 2 * tokens * net.value_heads + nets * net.conv_taps * net.conv_channels();
         }
         if attentions > 0 {
