@@ -200,29 +200,28 @@ pub(super) unsafe fn softmax<S: Simd>(x: &mut [f32]) {
 /// `out = silu(Σ_t weights[t] · inputs[t])`, taps in order.
 #[inline(always)]
 pub(super) unsafe fn conv_silu<S: Simd>(taps: &[(&[f32], &[f32])], out: &mut [f32]) {
-    // SAFETY: passed on from the caller, who checked that every slice is as long as `out`.
+    let whole = out.len() - out.len() % S::LANES;
+    // SAFETY: passed on from the caller, who checked that every slice is as long as `out`; whole
+    // vectors lie inside, the rest goes through buffers of 16.
     unsafe {
-        let mut at = 0;
-        while at < out.len() {
-            let n = S::LANES.min(out.len() - at);
+        for at in (0..whole).step_by(S::LANES) {
             let mut acc = S::splat(0.0);
             for (weights, inputs) in taps {
-                let (w, x) = if n == S::LANES {
-                    (S::load(weights.as_ptr().add(at)), S::load(inputs.as_ptr().add(at)))
-                } else {
-                    let (w, x) = (padded(&weights[at..]), padded(&inputs[at..]));
-                    (S::load(w.as_ptr()), S::load(x.as_ptr()))
-                };
-                acc = S::fma(w, x, acc);
+                let (w, x) = (weights.as_ptr().add(at), inputs.as_ptr().add(at));
+                acc = S::fma(S::load(w), S::load(x), acc);
             }
-            if n == S::LANES {
-                S::store(out.as_mut_ptr().add(at), silu::<S>(acc));
-            } else {
-                let mut lanes = [0.0; 16];
-                S::store(lanes.as_mut_ptr(), silu::<S>(acc));
-                out[at..].copy_from_slice(&lanes[..n]);
+            S::store(out.as_mut_ptr().add(at), silu::<S>(acc));
+        }
+        if whole < out.len() {
+            let mut acc = S::splat(0.0);
+            for (weights, inputs) in taps {
+                let (w, x) = (padded(&weights[whole..]), padded(&inputs[whole..]));
+                acc = S::fma(S::load(w.as_ptr()), S::load(x.as_ptr()), acc);
             }
-            at += n;
+            let mut lanes = [0.0; 16];
+            S::store(lanes.as_mut_ptr(), silu::<S>(acc));
+            let rest = out.len() - whole;
+            out[whole..].copy_from_slice(&lanes[..rest]);
         }
     }
 }
