@@ -1,12 +1,9 @@
 //! The ops between a DeltaNet layer's projections.
 
-use calla_engine::{backend::cpu::kernels::DeltaStep, model::DELTA_FLOP};
+use calla_engine::{backend::cpu::kernels::DeltaRun, model::DELTA_FLOP};
 use divan::Bencher;
 
 use crate::{SHAPE, counted, kernels, memory::Turns, vectors::vector};
-
-/// Rows of a state that are taken through all tokens of a pass at a time.
-const STATE_ROWS: usize = 32;
 
 /// Tokens of a prompt that a pass takes through a state.
 const PREFILL_TOKENS: usize = 512;
@@ -24,22 +21,19 @@ fn delta_decode(bencher: Bencher<'_, '_>) {
         .with_inputs(|| turns.next())
         .bench_local_values(|turn| {
             let states = &mut states[turn * elements..][..elements];
-            states.chunks_exact_mut(net.value_dim * net.key_dim).for_each(|state| {
-                state.chunks_exact_mut(STATE_ROWS * net.key_dim).for_each(|rows| heads.step(rows));
-            });
+            let states = states.chunks_exact_mut(net.value_dim * net.key_dim);
+            states.for_each(|state| heads.run(state));
         });
 }
 
-/// A prompt's tokens through one head's state, which stays in the first-level cache.
+/// A prompt's tokens through one head's state.
 #[divan::bench]
 fn delta_prefill(bencher: Bencher<'_, '_>) {
     let net = &SHAPE.delta_net;
     let mut state = vec![0.01f32; net.value_dim * net.key_dim];
     let mut head = Inputs::new(PREFILL_TOKENS);
     counted(bencher, 2 * size_of_val(&*state), DELTA_FLOP * state.len() * PREFILL_TOKENS)
-        .bench_local(|| {
-            state.chunks_exact_mut(STATE_ROWS * net.key_dim).for_each(|rows| head.step(rows));
-        });
+        .bench_local(|| head.run(&mut state));
 }
 
 /// One token of the convolution, all channels.
@@ -57,30 +51,36 @@ fn conv(bencher: Bencher<'_, '_>) {
 
 /// What tokens bring to a head's state.
 struct Inputs {
-    queries: Vec<f32>, // [tokens, key_dim]
-    keys: Vec<f32>,    // [tokens, key_dim]
-    values: Vec<f32>,  // [tokens, STATE_ROWS]
-    out: [f32; STATE_ROWS],
+    vectors: Vec<f32>, // [tokens, key_dim + value_dim], keys are queries too
+    decays: Vec<f32>,
+    betas: Vec<f32>,
+    out: Vec<f32>, // [tokens, value_dim]
 }
 
 impl Inputs {
     fn new(tokens: usize) -> Self {
-        let dim = SHAPE.delta_net.key_dim;
-        let mut keys = vector(tokens * dim);
-        for key in keys.chunks_exact_mut(dim) {
-            kernels().l2_norm(key, 1e-6, 1.0);
+        let net = &SHAPE.delta_net;
+        let stride = net.key_dim + net.value_dim;
+        let mut vectors = vector(tokens * stride);
+        for token in vectors.chunks_exact_mut(stride) {
+            kernels().l2_norm(&mut token[..net.key_dim], 1e-6, 1.0);
         }
-        let values = vector(tokens * STATE_ROWS);
-        Self { queries: keys.clone(), keys, values, out: [0.0; STATE_ROWS] }
+        let out = vec![0.0; tokens * net.value_dim];
+        Self { vectors, decays: vec![0.9; tokens], betas: vec![0.5; tokens], out }
     }
 
-    /// Takes some rows of a state through all tokens.
-    fn step(&mut self, rows: &mut [f32]) {
-        let dim = SHAPE.delta_net.key_dim;
-        let vectors = self.queries.chunks_exact(dim).zip(self.keys.chunks_exact(dim));
-        for ((q, k), v) in vectors.zip(self.values.chunks_exact(STATE_ROWS)) {
-            let step = DeltaStep { q, k, v, decay: 0.9, beta: 0.5 };
-            kernels().delta_step(&step, rows, &mut self.out);
-        }
+    /// Takes a state through all tokens.
+    fn run(&mut self, state: &mut [f32]) {
+        let net = &SHAPE.delta_net;
+        let run = DeltaRun {
+            queries: &self.vectors,
+            keys: &self.vectors,
+            values: &self.vectors[net.key_dim..],
+            stride: net.key_dim + net.value_dim,
+            key_dim: net.key_dim,
+            decays: &self.decays,
+            betas: &self.betas,
+        };
+        kernels().delta_run(&run, state, &mut self.out, net.value_dim);
     }
 }

@@ -3,14 +3,13 @@
 //! After the projections one task does everything for one key head of one sequence: the
 //! convolution of its channels, then token by token the states of the value heads that share the
 //! key. It goes through a long row in runs of tokens whose intermediate results stay in the
-//! second-level cache. States are worked on in blocks of value rows that stay in the first-level
-//! cache for all tokens of a run; rows of a state do not depend on each other.
+//! second-level cache.
 
 use std::ops::Range;
 
 use super::{
     clock::Worker,
-    kernels::{Activations, DeltaStep, Kernels},
+    kernels::{Activations, DeltaRun, Kernels},
     math::{sigmoid, softplus},
     pass::{Pass, Product, RowPlan},
     scratch::{Residual, zeros},
@@ -21,10 +20,6 @@ use crate::{
     model::{DELTA_FLOP, DeltaNet, DeltaNetShape, Mixer, Shape, Weights},
 };
 
-/// Rows of a head's state [value_dim, key_dim] that are taken through a run at a time: 16 KB with
-/// keys of 128.
-const STATE_ROWS: usize = 32;
-
 /// Tokens of a run.
 const RUN_TOKENS: usize = 64;
 
@@ -34,8 +29,8 @@ pub(super) struct DeltaNetScratch {
     taps: Vec<Vec<f32>>,
     qkv: Vec<f32>,  // [tokens, conv_channels] raw
     z: Vec<f32>,    // [tokens, value_width]
-    b: Vec<f32>,    // [tokens, value_heads], then the write strength β
-    a: Vec<f32>,    // [tokens, value_heads], then the decay g
+    b: Vec<f32>,    // [tokens, value_heads]
+    a: Vec<f32>,    // [tokens, value_heads]
     runs: Vec<f32>, // [workers, run_len]
     read: Vec<f32>, // [tokens, value_width] normed and gated
 }
@@ -112,8 +107,8 @@ pub(super) fn delta_net(
         taps: &scratch.taps[layer],
         qkv: &scratch.qkv,
         z: &scratch.z,
-        b: Shared::new(&mut scratch.b),
-        a: Shared::new(&mut scratch.a),
+        b: &scratch.b,
+        a: &scratch.a,
         runs: Shared::new(&mut scratch.runs),
         read: Shared::new(&mut scratch.read),
     };
@@ -141,8 +136,8 @@ struct Head<'a> {
     taps: &'a [f32],       // [conv_taps, conv_channels]
     qkv: &'a [f32],        // [tokens, conv_channels]
     z: &'a [f32],          // [tokens, value_width]
-    b: Shared<'a, f32>,    // [tokens, value_heads]
-    a: Shared<'a, f32>,    // [tokens, value_heads]
+    b: &'a [f32],          // [tokens, value_heads]
+    a: &'a [f32],          // [tokens, value_heads]
     runs: Shared<'a, f32>, // [workers, run_len]
     read: Shared<'a, f32>, // [tokens, value_width]
 }
@@ -196,14 +191,14 @@ impl<'a> Head<'a> {
                 self.kernels.l2_norm(key, L2_EPS, 1.0);
             }
             for value_head in key_head * heads_a_key..(key_head + 1) * heads_a_key {
+                worker.at(Op::Gates);
+                let gates = self.gates(run.clone(), value_head);
+                worker.at(Op::State);
+                worker.moves(2 * elements * size_of::<f32>(), DELTA_FLOP * elements * run.len());
                 // SAFETY: passed on from the caller.
                 unsafe {
-                    worker.at(Op::Gates);
-                    self.open_gates(run.clone(), value_head);
-                    worker.at(Op::State);
-                    worker
-                        .moves(2 * elements * size_of::<f32>(), DELTA_FLOP * elements * run.len());
-                    self.advance(run.clone(), value_head, state, layer_at, mixed, raw);
+                    let state = state.part(layer_at + value_head * elements, elements);
+                    self.advance(value_head, &gates, run.len(), state, mixed, raw);
                     worker.at(Op::GatedNorm);
                     self.gate(run.clone(), value_head, raw);
                 }
@@ -289,60 +284,41 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Decay `exp(-exp(a_log)·softplus(a + dt_bias))` and write strength `sigmoid(b)`, in place.
-    ///
-    /// # Safety
-    /// Nobody else touches this value head.
-    unsafe fn open_gates(&self, run: Range<usize>, value_head: usize) {
+    /// Decays `exp(-exp(a_log)·softplus(a + dt_bias))` and write strengths `sigmoid(b)` of a run.
+    fn gates(&self, run: Range<usize>, value_head: usize) -> Gates {
         let rate = self.weights.a_log[value_head].exp();
         let bias = self.weights.dt_bias[value_head];
-        for token in run {
+        let mut gates = Gates { decays: [0.0; RUN_TOKENS], betas: [0.0; RUN_TOKENS] };
+        for (i, token) in run.enumerate() {
             let at = token * self.shape.delta_net.value_heads + value_head;
-            // SAFETY: passed on from the caller.
-            let (a, b) = unsafe { (&mut self.a.part(at, 1)[0], &mut self.b.part(at, 1)[0]) };
-            *a = (-rate * softplus(*a + bias)).exp();
-            *b = sigmoid(*b);
+            gates.decays[i] = (-rate * softplus(self.a[at] + bias)).exp();
+            gates.betas[i] = sigmoid(self.b[at]);
         }
+        gates
     }
 
-    /// Takes one value head's state through a run of tokens.
-    ///
-    /// # Safety
-    /// Nobody else touches this value head and its state.
-    unsafe fn advance(
+    /// Takes one value head's state through a run of `tokens` tokens.
+    fn advance(
         &self,
-        run: Range<usize>,
         value_head: usize,
-        state: &Cells,
-        layer_at: usize,
-        mixed: &[f32],   // [run, head_channels]
-        raw: &mut [f32], // [run, value_dim]
+        gates: &Gates,
+        tokens: usize,
+        state: &mut [f32], // [value_dim, key_dim]
+        mixed: &[f32],     // [run, head_channels]
+        raw: &mut [f32],   // [run, value_dim]
     ) {
         let shape = &self.shape.delta_net;
-        let (heads, value_dim, key_dim) = (shape.value_heads, shape.value_dim, shape.key_dim);
-        let head_channels = shape.conv_channels() / shape.key_heads;
-        let place = value_head % (heads / shape.key_heads);
-        let state_at = layer_at + value_head * value_dim * key_dim;
-        for first in (0..value_dim).step_by(STATE_ROWS) {
-            let len = STATE_ROWS.min(value_dim - first);
-            // SAFETY: passed on from the caller.
-            let state = unsafe { state.part(state_at + first * key_dim, len * key_dim) };
-            let tokens = mixed.chunks_exact(head_channels).zip(raw.chunks_exact_mut(value_dim));
-            for (token, (mixed, raw)) in run.clone().zip(tokens) {
-                let gate = token * heads + value_head;
-                let value = 2 * key_dim + place * value_dim + first;
-                // SAFETY: passed on from the caller; nobody writes these any more.
-                let (decay, beta) = unsafe { (self.a.part(gate, 1)[0], self.b.part(gate, 1)[0]) };
-                let step = DeltaStep {
-                    q: &mixed[..key_dim],
-                    k: &mixed[key_dim..2 * key_dim],
-                    v: &mixed[value..value + len],
-                    decay,
-                    beta,
-                };
-                self.kernels.delta_step(&step, state, &mut raw[first..first + len]);
-            }
-        }
+        let place = value_head % (shape.value_heads / shape.key_heads);
+        let run = DeltaRun {
+            queries: mixed,
+            keys: &mixed[shape.key_dim..],
+            values: &mixed[2 * shape.key_dim + place * shape.value_dim..],
+            stride: shape.conv_channels() / shape.key_heads,
+            key_dim: shape.key_dim,
+            decays: &gates.decays[..tokens],
+            betas: &gates.betas[..tokens],
+        };
+        self.kernels.delta_run(&run, state, raw, shape.value_dim);
     }
 
     /// Norms and gates what a value head's state gave.
@@ -360,6 +336,12 @@ impl<'a> Head<'a> {
             self.kernels.mul_silu(read, &self.z[at..][..value_dim]);
         }
     }
+}
+
+/// Of a value head and a run of tokens.
+struct Gates {
+    decays: [f32; RUN_TOKENS],
+    betas: [f32; RUN_TOKENS],
 }
 
 /// A run of the convolution's channels that belongs to one key head.

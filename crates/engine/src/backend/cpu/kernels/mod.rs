@@ -43,19 +43,24 @@ pub struct Kernels {
     ops: table::Ops,
 }
 
-/// One token's inputs of a DeltaNet value head.
+/// A run of tokens' inputs of a DeltaNet value head. A token's vectors begin `stride` floats after
+/// those of the token before.
 #[derive(Debug, Clone, Copy)]
-pub struct DeltaStep<'a> {
-    /// Normalised and scaled query `[key_dim]`.
-    pub q: &'a [f32],
-    /// Normalised key `[key_dim]`.
-    pub k: &'a [f32],
-    /// Value `[value_dim]`.
-    pub v: &'a [f32],
-    /// g: what remains of the old state.
-    pub decay: f32,
-    /// β: how much of the error is written.
-    pub beta: f32,
+pub struct DeltaRun<'a> {
+    /// Normalised and scaled queries, key_dim floats each.
+    pub queries: &'a [f32],
+    /// Normalised keys, key_dim floats each.
+    pub keys: &'a [f32],
+    /// Values, a float for each row of the state.
+    pub values: &'a [f32],
+    /// Floats from one token to the next.
+    pub stride: usize,
+    /// Width of a key.
+    pub key_dim: usize,
+    /// g: what remains of the old state [tokens].
+    pub decays: &'a [f32],
+    /// β: how much of the error is written [tokens].
+    pub betas: &'a [f32],
 }
 
 /// A run of cached tokens and the queries that look at all of them.
@@ -357,20 +362,33 @@ impl Kernels {
         unsafe { (self.ops.store_f16)(x, out) }
     }
 
-    /// One token of a value head's recurrence (Gated DeltaNet, arXiv 2412.06464, equation 10):
-    /// `S ← g·S;  δ = β·(v − S·k);  S ← S + δ⊗k;  out = S·q`, reading and writing the state once.
+    /// A run of tokens of a value head's recurrence (Gated DeltaNet, arXiv 2412.06464, equation 10),
+    /// token by token: `S ← g·S;  δ = β·(v − S·k);  S ← S + δ⊗k;  out = S·q`.
     ///
-    /// `state` is `[value_dim, key_dim]`, `out` `[value_dim]`. A thread may take some rows of the
-    /// state, with the same rows of `v` and `out`.
+    /// `state` is `[value_dim, key_dim]`; each token's out begins `out_stride` floats after the one
+    /// before and has `value_dim`. A thread may take some rows of the state, with the same rows of
+    /// values and out. Any split of the tokens into runs gives the same bits.
     ///
     /// # Panics
     /// When the lengths disagree.
-    pub fn delta_step(&self, step: &DeltaStep<'_>, state: &mut [f32], out: &mut [f32]) {
-        assert_eq!(step.q.len(), step.k.len(), "lengths of q and k");
-        assert_eq!(step.v.len(), out.len(), "lengths of v and out");
-        assert_eq!(state.len(), step.v.len() * step.k.len(), "length of the state");
-        // SAFETY: the instruction set is there; lengths agree.
-        unsafe { (self.ops.delta_step)(step, state, out) }
+    pub fn delta_run(
+        &self,
+        run: &DeltaRun<'_>,
+        state: &mut [f32],
+        out: &mut [f32],
+        out_stride: usize,
+    ) {
+        let Some(last) = run.decays.len().checked_sub(1) else { return };
+        let value_dim = state.len() / run.key_dim;
+        assert_eq!(run.betas.len(), run.decays.len(), "lengths of decays and betas");
+        assert_eq!(state.len(), value_dim * run.key_dim, "length of the state");
+        let needed = |width| last * run.stride + width;
+        assert!(run.queries.len() >= needed(run.key_dim), "{} queries", run.queries.len());
+        assert!(run.keys.len() >= needed(run.key_dim), "{} keys", run.keys.len());
+        assert!(run.values.len() >= needed(value_dim), "{} values", run.values.len());
+        assert!(out.len() >= last * out_stride + value_dim, "length of out");
+        // SAFETY: the instruction set is there; lengths were checked.
+        unsafe { (self.ops.delta_run)(run, state, out, out_stride) }
     }
 
     /// Adds a block of cached tokens to a softmax in progress. Blocks must start at fixed

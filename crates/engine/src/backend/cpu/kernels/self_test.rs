@@ -3,7 +3,7 @@
 //! A processor, a compiler or a memory that is broken shows here, before it shows in an answer.
 
 use super::{
-    DeltaStep, Kernels,
+    DeltaRun, Kernels,
     samples::{Cache, FORMATS, LENGTHS, Random, error, matrix, multiply, prepared},
 };
 use crate::{
@@ -46,7 +46,7 @@ const CHECKS: &[Check] = &[
     check("conv_silu", FLOAT32, conv_silu),
     check("rope", FLOAT32, rope),
     check("store_f16", BITS, store_f16),
-    check("delta_step", FLOAT32, delta_step),
+    check("delta_run", FLOAT32, delta_run),
     check("attend (float16)", FLOAT16, |k| attend(k, true)),
     check("attend (float32)", FLOAT32, |k| attend(k, false)),
 ];
@@ -204,9 +204,10 @@ fn store_f16(kernels: &Kernels) -> f64 {
     })
 }
 
-/// Forty tokens, so that an error in the state has time to grow.
-fn delta_step(kernels: &Kernels) -> f64 {
-    const TOKENS: usize = 40;
+/// More tokens than pass over some rows at a time, and so many that an error in the state has time
+/// to grow.
+fn delta_run(kernels: &Kernels) -> f64 {
+    const TOKENS: usize = 70;
     let mut random = Random(9);
     worst([(128, 128), (6, 48), (5, 20)].map(|(value_dim, key_dim)| {
         let shape =
@@ -215,20 +216,28 @@ fn delta_step(kernels: &Kernels) -> f64 {
             queries: random.normals(TOKENS * key_dim),
             keys: ops::l2norm(&random.normals(TOKENS * key_dim), key_dim, 1.0),
             values: random.normals(TOKENS * value_dim),
-            decay_log: (0..TOKENS).map(|token| -0.1 + 0.002 * token as f32).collect(),
-            beta: (0..TOKENS).map(|token| 0.5 + 0.01 * token as f32).collect(),
+            decay_log: (0..TOKENS).map(|token| -0.1 + 0.001 * token as f32).collect(),
+            beta: (0..TOKENS).map(|token| 0.2 + 0.01 * token as f32).collect(),
         };
         let (mut found, mut state) = (vec![0.0; TOKENS * value_dim], vec![0.0; shape.state_len()]);
-        for (token, found) in found.chunks_exact_mut(value_dim).enumerate() {
-            let step = DeltaStep {
-                q: &inputs.queries[token * key_dim..][..key_dim],
-                k: &inputs.keys[token * key_dim..][..key_dim],
-                v: &inputs.values[token * value_dim..][..value_dim],
-                decay: inputs.decay_log[token].exp(),
-                beta: inputs.beta[token],
-            };
-            kernels.delta_step(&step, &mut state, found);
+        // A token's vectors side by side, as the convolution leaves them.
+        let stride = 2 * key_dim + value_dim;
+        let mut mixed = vec![0.0; TOKENS * stride];
+        for (token, mixed) in mixed.chunks_exact_mut(stride).enumerate() {
+            mixed[..key_dim].copy_from_slice(&inputs.queries[token * key_dim..][..key_dim]);
+            mixed[key_dim..2 * key_dim].copy_from_slice(&inputs.keys[token * key_dim..][..key_dim]);
+            mixed[2 * key_dim..].copy_from_slice(&inputs.values[token * value_dim..][..value_dim]);
         }
+        let run = DeltaRun {
+            queries: &mixed,
+            keys: &mixed[key_dim..],
+            values: &mixed[2 * key_dim..],
+            stride,
+            key_dim,
+            decays: &inputs.decay_log.iter().map(|decay| decay.exp()).collect::<Vec<_>>(),
+            betas: &inputs.beta,
+        };
+        kernels.delta_run(&run, &mut state, &mut found, value_dim);
         let mut expected_state = vec![0.0; shape.state_len()];
         let expected = ops::delta_recurrent(&shape, &inputs, &mut expected_state);
         worst([against(&found, &expected), against(&state, &expected_state)])
@@ -310,7 +319,7 @@ mod tests {
         line("conv_silu", &["conv_silu"], ("conv_silu", DEFAULT)),
         line("rope", &["rope"], ("rope", DEFAULT)),
         line("store_f16", &["store_f16"], ("store_f16", DEFAULT)),
-        line("delta_step", &["delta_step"], ("delta_recurrent", DEFAULT)),
+        line("delta_run", &["delta_run"], ("delta_recurrent", DEFAULT)),
         line("attend (float16)", &["attend_f16"], ("attend", DEFAULT)),
         line("attend (float32)", &["attend_f32"], ("attend", EXACT)),
     ];

@@ -7,7 +7,7 @@ use super::simd::neon::Neon;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2::Avx2, avx512::Avx512};
 use super::{
-    Activations, AttendBlock, DeltaStep, Kernels, Running,
+    Activations, AttendBlock, DeltaRun, Kernels, Running,
     simd::{Simd, portable::Portable},
 };
 use crate::model::Linear;
@@ -47,7 +47,7 @@ macro_rules! with_ops {
             conv_silu(taps: &[Tap<'_>], out: &mut [f32]);
             rope(head: &mut [f32], cos: &[f32], sin: &[f32]);
             store_f16(x: &[f32], out: &mut [u16]);
-            delta_step(step: &DeltaStep<'_>, state: &mut [f32], out: &mut [f32]);
+            delta_run(run: &DeltaRun<'_>, state: &mut [f32], out: &mut [f32], out_stride: usize);
             attend_f16(block: &AttendBlock<'_>, keys: &[u16], values: &[u16], running: &mut Running<'_>);
             attend_f32(block: &AttendBlock<'_>, keys: &[f32], values: &[f32], running: &mut Running<'_>);
         }
@@ -164,7 +164,7 @@ fn made_by_amd() -> bool {
 /// The kernels under the names of the table, formats and precisions told apart.
 mod generic {
     use super::*;
-    pub(super) use crate::backend::cpu::kernels::{delta_net::delta_step, elementwise::*};
+    pub(super) use crate::backend::cpu::kernels::{delta_net::delta_run, elementwise::*};
     use crate::backend::{
         Precision,
         cpu::kernels::{

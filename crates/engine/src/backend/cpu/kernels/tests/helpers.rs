@@ -1,6 +1,8 @@
+use std::ops::Range;
+
 use super::for_each;
 use crate::backend::cpu::kernels::{
-    DeltaStep, Kernels,
+    DeltaRun, Kernels,
     samples::{LENGTHS, Random, error},
 };
 
@@ -151,59 +153,94 @@ fn half_floats_round_to_even() {
     });
 }
 
+/// Tokens' vectors side by side: query, key, value.
+struct Mixed {
+    key_dim: usize,
+    stride: usize,
+    vectors: Vec<f32>, // [tokens, stride]
+    decays: Vec<f32>,
+    betas: Vec<f32>,
+}
+
+impl Mixed {
+    fn new(kernels: &Kernels, tokens: usize, value_dim: usize, key_dim: usize) -> Self {
+        let stride = 2 * key_dim + value_dim + 3;
+        let mut vectors = Random(9).normals(tokens * stride);
+        for token in vectors.chunks_exact_mut(stride) {
+            kernels.l2_norm(&mut token[key_dim..2 * key_dim], 1e-6, 1.0);
+        }
+        let decays = (0..tokens).map(|token| 0.9 + 0.001 * token as f32).collect();
+        let betas = (0..tokens).map(|token| 0.2 + 0.01 * token as f32).collect();
+        Self { key_dim, stride, vectors, decays, betas }
+    }
+
+    /// Some tokens, with the values from row `row` on.
+    fn run(&self, tokens: Range<usize>, row: usize) -> DeltaRun<'_> {
+        let vectors = &self.vectors[tokens.start * self.stride..];
+        DeltaRun {
+            queries: vectors,
+            keys: &vectors[self.key_dim..],
+            values: &vectors[2 * self.key_dim + row..],
+            stride: self.stride,
+            key_dim: self.key_dim,
+            decays: &self.decays[tokens.clone()],
+            betas: &self.betas[tokens],
+        }
+    }
+}
+
 #[test]
-fn delta_steps_follow_the_recurrence() {
+fn delta_runs_follow_the_recurrence() {
+    const TOKENS: usize = 70;
     for_each(|kernels| {
-        for (value_dim, key_dim) in [(128, 128), (6, 48), (5, 20)] {
-            let mut random = Random(9);
+        for (value_dim, key_dim) in [(128, 128), (6, 48), (5, 20), (7, 64)] {
+            let mixed = Mixed::new(kernels, TOKENS, value_dim, key_dim);
             let mut state = vec![0.0f32; value_dim * key_dim];
+            let mut out = vec![0.0; TOKENS * value_dim];
+            kernels.delta_run(&mixed.run(0..TOKENS, 0), &mut state, &mut out, value_dim);
             let mut plain = vec![0.0f64; value_dim * key_dim];
-            for token in 0..40 {
-                let mut k = random.normals(key_dim);
-                kernels.l2_norm(&mut k, 1e-6, 1.0);
-                let (q, v) = (random.normals(key_dim), random.normals(value_dim));
-                let (decay, beta) = (0.9 + 0.002 * token as f32, 0.5 + 0.01 * token as f32);
-                let step = DeltaStep { q: &q, k: &k, v: &v, decay, beta };
-                let mut out = vec![0.0; value_dim];
-                kernels.delta_step(&step, &mut state, &mut out);
-                let expected = plain_step(&step, &mut plain);
-                assert!(error(&out, &expected) < 2e-6, "{} token {token}", kernels.name);
-                assert!(error(&state, &plain) < 2e-6, "{} token {token}", kernels.name);
+            for (token, out) in out.chunks_exact(value_dim).enumerate() {
+                let expected = plain_step(&mixed.run(token..token + 1, 0), &mut plain);
+                assert!(error(out, &expected) < 2e-6, "{} token {token}", kernels.name);
             }
+            assert!(error(&state, &plain) < 2e-6, "{}", kernels.name);
         }
     });
 }
 
 #[test]
-fn rows_of_a_state_are_independent() {
+fn rows_of_a_state_and_runs_of_tokens_change_no_bit() {
     for_each(|kernels| {
-        let mut random = Random(10);
-        let (q, k, v) = (random.normals(64), random.normals(64), random.normals(7));
-        let start = random.normals(7 * 64);
-        let (mut whole, mut out) = (start.clone(), vec![0.0; 7]);
-        let step = DeltaStep { q: &q, k: &k, v: &v, decay: 0.5, beta: 0.25 };
-        kernels.delta_step(&step, &mut whole, &mut out);
-        let (mut parts, mut parts_out) = (start, vec![0.0; 7]);
-        for rows in [0..3, 3..4, 4..7] {
-            let step = DeltaStep { v: &v[rows.clone()], ..step };
-            let state = &mut parts[rows.start * 64..rows.end * 64];
-            kernels.delta_step(&step, state, &mut parts_out[rows]);
+        for (value_dim, key_dim) in [(7, 64), (11, 128), (5, 20)] {
+            let mixed = Mixed::new(kernels, 70, value_dim, key_dim);
+            let start = Random(10).normals(value_dim * key_dim);
+            let (mut whole, mut out) = (start.clone(), vec![0.0; 70 * value_dim]);
+            kernels.delta_run(&mixed.run(0..70, 0), &mut whole, &mut out, value_dim);
+            let (mut parts, mut parts_out) = (start, vec![0.0; 70 * value_dim]);
+            for rows in [0..3, 3..4, 4..value_dim] {
+                for tokens in [0..1, 1..6, 6..70] {
+                    let state = &mut parts[rows.start * key_dim..rows.end * key_dim];
+                    let run = mixed.run(tokens.clone(), rows.start);
+                    let out = &mut parts_out[tokens.start * value_dim + rows.start..];
+                    kernels.delta_run(&run, state, out, value_dim);
+                }
+            }
+            assert_eq!((whole, out), (parts, parts_out), "{} {key_dim}", kernels.name);
         }
-        assert_eq!((whole, out), (parts, parts_out), "{}", kernels.name);
     });
 }
 
-fn plain_step(step: &DeltaStep<'_>, state: &mut [f64]) -> Vec<f64> {
+fn plain_step(run: &DeltaRun<'_>, state: &mut [f64]) -> Vec<f64> {
     let dot =
         |row: &[f64], x: &[f32]| -> f64 { row.iter().zip(x).map(|(s, &x)| s * f64::from(x)).sum() };
     state
-        .chunks_exact_mut(step.k.len())
-        .zip(step.v)
+        .chunks_exact_mut(run.key_dim)
+        .zip(run.values)
         .map(|(row, &v)| {
-            row.iter_mut().for_each(|s| *s *= f64::from(step.decay));
-            let delta = f64::from(step.beta) * (f64::from(v) - dot(row, step.k));
-            row.iter_mut().zip(step.k).for_each(|(s, &k)| *s += delta * f64::from(k));
-            dot(row, step.q)
+            row.iter_mut().for_each(|s| *s *= f64::from(run.decays[0]));
+            let delta = f64::from(run.betas[0]) * (f64::from(v) - dot(row, run.keys));
+            row.iter_mut().zip(run.keys).for_each(|(s, &k)| *s += delta * f64::from(k));
+            dot(row, run.queries)
         })
         .collect()
 }
