@@ -28,7 +28,7 @@ fn attend_decode(bencher: Bencher<'_, '_>, tokens: usize) {
         .bench_local_values(|first| {
             for kv_head in 0..SHAPE.attention.kv_heads {
                 let cache = &cache[(first + kv_head) * 2 * elements..][..2 * elements];
-                heads.attend(0, cache);
+                heads.attend(0, cache, true);
             }
         });
 }
@@ -41,7 +41,7 @@ fn attend_prefill(bencher: Bencher<'_, '_>) {
     let elements = SPAN_TOKENS * SHAPE.attention.head_dim;
     let cache = vec![TENTH; 2 * elements];
     counted(bencher, size_of_val(&*cache), ATTEND_FLOP * elements * heads.group * TILE_TOKENS)
-        .bench_local(|| (0..TILE_TOKENS).for_each(|token| heads.attend(token, &cache)));
+        .bench_local(|| (0..TILE_TOKENS).for_each(|token| heads.attend(token, &cache, false)));
 }
 
 /// 0.1 as a half float.
@@ -75,12 +75,16 @@ impl Heads {
         &mut self,
         token: usize,
         cache: &[u16], // [pages, 2, PAGE_TOKENS, dim] keys and values
+        ahead: bool,   // whether each page is asked for while the one before is read
     ) {
         let queries = &self.queries[token * self.group * self.dim..][..self.group * self.dim];
         let mut running = Running { max: &mut self.max, sum: &mut self.sum, acc: &mut self.acc };
         running.clear();
-        for page in cache.chunks_exact(2 * PAGE_TOKENS * self.dim) {
-            let (keys, values) = page.split_at(PAGE_TOKENS * self.dim);
+        let elements = PAGE_TOKENS * self.dim;
+        let mut pages = cache.chunks_exact(2 * elements).peekable();
+        while let Some(page) = pages.next() {
+            let (keys, values) = page.split_at(elements);
+            let next = pages.peek().filter(|_| ahead).map(|page| page.split_at(elements));
             let block = AttendBlock {
                 queries,
                 head_dim: self.dim,
@@ -89,6 +93,7 @@ impl Heads {
                 values: Cached::F16(values),
                 stride: self.dim,
                 tokens: PAGE_TOKENS,
+                next: next.map(|(keys, values)| [Cached::F16(keys), Cached::F16(values)]),
             };
             kernels().attend(&block, &mut running);
         }

@@ -189,7 +189,7 @@ fn attend_by_token(pass: &mut Pass<'_>, layer: usize, scratch: &mut AttentionScr
         let mut total = attend.running(total);
         total.clear();
         for start in (0..=attend.places[token].position).step_by(SPAN_TOKENS) {
-            attend.span(worker, token, kv_head, start, span);
+            attend.span(worker, token, kv_head, start, span, false);
             merge(&mut total, &attend.running(span));
         }
         worker.at(Op::Merge);
@@ -207,7 +207,7 @@ fn attend_by_span(pass: &mut Pass<'_>, layer: usize, scratch: &mut AttentionScra
         let Span { token, start } = spans[task / kv_heads];
         // SAFETY: each task has a slot of its own.
         let slot = unsafe { attend.slot(softmax, 2 * workers + task) };
-        attend.span(worker, token, task % kv_heads, start, slot);
+        attend.span(worker, token, task % kv_heads, start, slot, true);
     });
     pass.pool.run(Op::Merge, scratch.places.len() * kv_heads, |task, worker| {
         let (token, kv_head) = (task / kv_heads, task % kv_heads);
@@ -271,7 +271,8 @@ impl<'a> Attend<'a> {
         Running { max, sum, acc }
     }
 
-    /// The softmax of a token's query heads over one span, as far as the token sees it.
+    /// The softmax of a token's query heads over one span, as far as the token sees it. With `ahead`
+    /// each page is asked for while the one before is read: no token before has just read it.
     fn span(
         &self,
         worker: Worker<'_>,
@@ -279,6 +280,7 @@ impl<'a> Attend<'a> {
         kv_head: usize,
         start: usize,
         slot: &mut [f32],
+        ahead: bool,
     ) {
         let (dim, group) = (self.shape.head_dim, self.group());
         let Place { row, position, .. } = self.places[token];
@@ -292,10 +294,14 @@ impl<'a> Attend<'a> {
         let element_bytes = self.sequences.pages().layout().element_bytes;
         worker.moves(2 * elements * element_bytes, ATTEND_FLOP * elements * group);
         for first in (start..end).step_by(PAGE_TOKENS) {
-            let tokens = PAGE_TOKENS.min(end - first);
-            // SAFETY: positions up to the token's own are written, by this pass or earlier ones,
-            // and all writes of this layer are done.
-            let [keys, values] = unsafe { head.read(first / PAGE_TOKENS, tokens) };
+            let page = |first: usize| {
+                let tokens = PAGE_TOKENS.min(end - first);
+                // SAFETY: positions up to the token's own are written, by this pass or earlier
+                // ones, and all writes of this layer are done.
+                unsafe { head.read(first / PAGE_TOKENS, tokens) }
+            };
+            let [keys, values] = page(first);
+            let next = first + PAGE_TOKENS;
             let block = AttendBlock {
                 queries: &queries[..group * dim],
                 head_dim: dim,
@@ -303,7 +309,8 @@ impl<'a> Attend<'a> {
                 keys,
                 values,
                 stride: dim,
-                tokens,
+                tokens: PAGE_TOKENS.min(end - first),
+                next: (ahead && next < end).then(|| page(next)),
             };
             self.kernels.attend(&block, &mut running);
         }

@@ -9,8 +9,10 @@ use super::{
 /// Tokens whose scores are taken before the softmax is brought up to date. Anchored at the
 /// start of the run.
 const TOKENS: usize = 16;
-/// Query heads that share the loads of keys and values.
+/// Query heads that share the loads of keys and values where registers are few.
 const HEADS: usize = 4;
+/// The same with vectors of 16 lanes, of which there are 32.
+const HEADS_WIDE: usize = 8;
 
 /// # Safety
 /// The caller checked the lengths; `T` is the element type of both caches.
@@ -22,17 +24,28 @@ pub(super) unsafe fn attend<S: Simd, T: Element>(
     running: &mut Running<'_>,
 ) {
     let heads = running.max.len();
+    let [next_keys, next_values] = match &block.next {
+        Some(next) => next.each_ref().map(|cached| Some(cached.as_ptr().cast::<T>())),
+        None => [None; 2],
+    };
     let mut first = 0;
     while first < block.tokens {
         let count = TOKENS.min(block.tokens - first);
+        let at = first * block.stride;
         let tile = Tile {
-            keys: keys[first * block.stride..].as_ptr(),
-            values: values[first * block.stride..].as_ptr(),
+            keys: keys[at..].as_ptr(),
+            values: values[at..].as_ptr(),
             count,
+            next_keys: next_keys.map(|next| next.wrapping_add(at)),
+            next_values: next_values.map(|next| next.wrapping_add(at)),
         };
         let mut head = 0;
         // SAFETY: heads below `heads`; the tile's tokens lie inside the caches.
         unsafe {
+            while S::LANES == 16 && head + HEADS_WIDE <= heads {
+                attend_tile::<S, T, HEADS_WIDE>(block, &tile, head, running);
+                head += HEADS_WIDE;
+            }
             while head + HEADS <= heads {
                 attend_tile::<S, T, HEADS>(block, &tile, head, running);
                 head += HEADS;
@@ -73,6 +86,20 @@ struct Tile<T> {
     keys: *const T,   // [count, stride]
     values: *const T, // [count, stride]
     count: usize,
+    next_keys: Option<*const T>, // [count, stride] what is asked for meanwhile
+    next_values: Option<*const T>, // [count, stride]
+}
+
+/// Asks for the cache line of the next tile's place that corresponds to element `at` of this one,
+/// when it begins there.
+#[inline(always)]
+unsafe fn ask<S: Simd, T>(next: Option<*const T>, at: usize) {
+    if let Some(next) = next
+        && (at * size_of::<T>()).is_multiple_of(64)
+    {
+        // SAFETY: prefetched addresses need not exist.
+        unsafe { S::prefetch(next.wrapping_add(at).cast()) }
+    }
 }
 
 #[inline(always)]
@@ -114,7 +141,9 @@ unsafe fn score<S: Simd, T: Element, const HEADS: usize>(
                     for at in (0..dim).step_by(S::LANES) {
                         let mut keys = [S::splat(0.0); $tokens];
                         for t in 0..$tokens {
-                            keys[t] = T::load::<S>(tile.keys.add((token + t) * block.stride + at));
+                            let at = (token + t) * block.stride + at;
+                            keys[t] = T::load::<S>(tile.keys.add(at));
+                            ask::<S, T>(tile.next_keys, at);
                         }
                         for h in 0..HEADS {
                             let query = S::load(block.queries.as_ptr().add((head + h) * dim + at));
@@ -133,7 +162,10 @@ unsafe fn score<S: Simd, T: Element, const HEADS: usize>(
                 }
             };
         }
-        if S::LANES == 16 {
+        // 16 sums at a time.
+        if S::LANES == 16 && HEADS == HEADS_WIDE {
+            tokens_of!(2);
+        } else if S::LANES == 16 {
             tokens_of!(4);
         }
         tokens_of!(1);
@@ -149,9 +181,14 @@ unsafe fn update<S: Simd>(
     max: &mut f32,
     sum: &mut f32,
 ) -> f32 {
-    let peak = scores[..count].iter().fold(*max, |m, &s| m.max(s));
+    scores[count..].fill(f32::NEG_INFINITY);
     // SAFETY: vectors lie inside the 16 scores and the buffer.
     unsafe {
+        let mut peak = S::splat(*max);
+        for at in (0..TOKENS).step_by(S::LANES) {
+            peak = S::max(S::load(scores.as_ptr().add(at)), peak);
+        }
+        let peak = S::largest(peak);
         let mut first = [0.0f32; 16];
         S::store(first.as_mut_ptr(), exp::<S>(S::splat(*max - peak)));
         let correction = first[0];
@@ -201,6 +238,8 @@ unsafe fn accumulate<S: Simd, T: Element, const HEADS: usize>(
                         let mut values = [S::splat(0.0); $vectors];
                         for v in 0..$vectors {
                             values[v] = T::load::<S>(value.add(v * S::LANES));
+                            let at = token * block.stride + at + v * S::LANES;
+                            ask::<S, T>(tile.next_values, at);
                         }
                         for h in 0..HEADS {
                             let score = S::splat(scores[h][token]);
@@ -218,7 +257,10 @@ unsafe fn accumulate<S: Simd, T: Element, const HEADS: usize>(
                 }
             };
         }
-        if S::LANES == 16 {
+        // 16 sums at a time.
+        if S::LANES == 16 && HEADS == HEADS_WIDE {
+            vectors_of!(2);
+        } else if S::LANES == 16 {
             vectors_of!(4);
         }
         vectors_of!(1);

@@ -80,6 +80,9 @@ pub struct AttendBlock<'a> {
     pub stride: usize,
     /// Tokens to attend to.
     pub tokens: usize,
+    /// Keys and values that this thread reads next, laid out alike, so that they are asked for in
+    /// time, if they come from memory.
+    pub next: Option<[Cached<'a>; 2]>,
 }
 
 /// A part of a KV cache.
@@ -430,6 +433,13 @@ impl Cached<'_> {
         match self {
             Cached::F16(x) => x.len(),
             Cached::F32(x) => x.len(),
+        }
+    }
+
+    fn as_ptr(&self) -> *const u8 {
+        match self {
+            Cached::F16(x) => x.as_ptr().cast(),
+            Cached::F32(x) => x.as_ptr().cast(),
         }
     }
 }

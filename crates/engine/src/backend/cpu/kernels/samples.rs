@@ -163,6 +163,8 @@ impl Cache {
                 values,
                 stride: self.stride,
                 tokens: end - start,
+                // An address to ask for changes nothing.
+                next: (start == 0).then(|| [keys, values]),
             };
             kernels.attend(&block, &mut running);
             start = end;
