@@ -1,5 +1,7 @@
 //! Softmax attention over a run of cached tokens, for the query heads that share a KV head.
 
+use std::ptr;
+
 use super::{
     AttendBlock, Running,
     elementwise::{exp, sums_of},
@@ -23,35 +25,52 @@ pub(super) unsafe fn attend<S: Simd, T: Element>(
     values: &[T],
     running: &mut Running<'_>,
 ) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match &block.next {
+            Some([next_keys, next_values]) => {
+                let next = [next_keys.as_ptr().cast(), next_values.as_ptr().cast()];
+                attend_tiles::<S, T, true>(block, keys, values, next, running);
+            }
+            None => attend_tiles::<S, T, false>(block, keys, values, [ptr::null(); 2], running),
+        }
+    }
+}
+
+/// With AHEAD `next` are the keys and values to ask for.
+#[inline(always)]
+unsafe fn attend_tiles<S: Simd, T: Element, const AHEAD: bool>(
+    block: &AttendBlock<'_>,
+    keys: &[T],
+    values: &[T],
+    [next_keys, next_values]: [*const T; 2],
+    running: &mut Running<'_>,
+) {
     let heads = running.max.len();
-    let [next_keys, next_values] = match &block.next {
-        Some(next) => next.each_ref().map(|cached| Some(cached.as_ptr().cast::<T>())),
-        None => [None; 2],
-    };
     let mut first = 0;
     while first < block.tokens {
         let count = TOKENS.min(block.tokens - first);
         let at = first * block.stride;
-        let tile = Tile {
+        let tile = Tile::<T, AHEAD> {
             keys: keys[at..].as_ptr(),
             values: values[at..].as_ptr(),
             count,
-            next_keys: next_keys.map(|next| next.wrapping_add(at)),
-            next_values: next_values.map(|next| next.wrapping_add(at)),
+            next_keys: next_keys.wrapping_add(at),
+            next_values: next_values.wrapping_add(at),
         };
         let mut head = 0;
         // SAFETY: heads below `heads`; the tile's tokens lie inside the caches.
         unsafe {
             while S::LANES == 16 && head + HEADS_WIDE <= heads {
-                attend_tile::<S, T, HEADS_WIDE>(block, &tile, head, running);
+                attend_tile::<S, T, HEADS_WIDE, AHEAD>(block, &tile, head, running);
                 head += HEADS_WIDE;
             }
             while head + HEADS <= heads {
-                attend_tile::<S, T, HEADS>(block, &tile, head, running);
+                attend_tile::<S, T, HEADS, AHEAD>(block, &tile, head, running);
                 head += HEADS;
             }
             while head < heads {
-                attend_tile::<S, T, 1>(block, &tile, head, running);
+                attend_tile::<S, T, 1, AHEAD>(block, &tile, head, running);
                 head += 1;
             }
         }
@@ -82,51 +101,49 @@ impl Element for u16 {
     }
 }
 
-struct Tile<T> {
+struct Tile<T, const AHEAD: bool> {
     keys: *const T,   // [count, stride]
     values: *const T, // [count, stride]
     count: usize,
-    next_keys: Option<*const T>, // [count, stride] what is asked for meanwhile
-    next_values: Option<*const T>, // [count, stride]
+    next_keys: *const T,   // [count, stride] what is asked for meanwhile
+    next_values: *const T, // [count, stride]
 }
 
-/// Asks for the cache line of the next tile's place that corresponds to element `at` of this one,
-/// when it begins there.
+/// With AHEAD asks for the cache line of the next tile's place that corresponds to element `at` of
+/// this one, when it begins there.
 #[inline(always)]
-unsafe fn ask<S: Simd, T>(next: Option<*const T>, at: usize) {
-    if let Some(next) = next
-        && (at * size_of::<T>()).is_multiple_of(64)
-    {
+unsafe fn ask<S: Simd, T, const AHEAD: bool>(next: *const T, at: usize) {
+    if AHEAD && (at * size_of::<T>()).is_multiple_of(64) {
         // SAFETY: prefetched addresses need not exist.
         unsafe { S::prefetch(next.wrapping_add(at).cast()) }
     }
 }
 
 #[inline(always)]
-unsafe fn attend_tile<S: Simd, T: Element, const HEADS: usize>(
+unsafe fn attend_tile<S: Simd, T: Element, const HEADS: usize, const AHEAD: bool>(
     block: &AttendBlock<'_>,
-    tile: &Tile<T>,
+    tile: &Tile<T, AHEAD>,
     head: usize,
     running: &mut Running<'_>,
 ) {
     // SAFETY: passed on from the caller.
     unsafe {
         let mut scores = [[0.0f32; TOKENS]; HEADS];
-        score::<S, T, HEADS>(block, tile, head, &mut scores);
+        score::<S, T, HEADS, AHEAD>(block, tile, head, &mut scores);
         let mut correction = [0.0f32; HEADS];
         for (h, scores) in scores.iter_mut().enumerate() {
             let (max, sum) = (&mut running.max[head + h], &mut running.sum[head + h]);
             correction[h] = update::<S>(scores, tile.count, max, sum);
         }
-        accumulate::<S, T, HEADS>(block, tile, &scores, &correction, head, running.acc);
+        accumulate::<S, T, HEADS, AHEAD>(block, tile, &scores, &correction, head, running.acc);
     }
 }
 
 /// `scores[h][t] = scale · q_h · k_t`
 #[inline(always)]
-unsafe fn score<S: Simd, T: Element, const HEADS: usize>(
+unsafe fn score<S: Simd, T: Element, const HEADS: usize, const AHEAD: bool>(
     block: &AttendBlock<'_>,
-    tile: &Tile<T>,
+    tile: &Tile<T, AHEAD>,
     head: usize,
     scores: &mut [[f32; TOKENS]; HEADS],
 ) {
@@ -143,7 +160,7 @@ unsafe fn score<S: Simd, T: Element, const HEADS: usize>(
                         for t in 0..$tokens {
                             let at = (token + t) * block.stride + at;
                             keys[t] = T::load::<S>(tile.keys.add(at));
-                            ask::<S, T>(tile.next_keys, at);
+                            ask::<S, T, AHEAD>(tile.next_keys, at);
                         }
                         for h in 0..HEADS {
                             let query = S::load(block.queries.as_ptr().add((head + h) * dim + at));
@@ -209,9 +226,9 @@ unsafe fn update<S: Simd>(
 
 /// `acc_h ← correction_h · acc_h + Σ_t scores[h][t] · v_t`
 #[inline(always)]
-unsafe fn accumulate<S: Simd, T: Element, const HEADS: usize>(
+unsafe fn accumulate<S: Simd, T: Element, const HEADS: usize, const AHEAD: bool>(
     block: &AttendBlock<'_>,
-    tile: &Tile<T>,
+    tile: &Tile<T, AHEAD>,
     scores: &[[f32; TOKENS]; HEADS],
     correction: &[f32; HEADS],
     head: usize,
@@ -239,7 +256,7 @@ unsafe fn accumulate<S: Simd, T: Element, const HEADS: usize>(
                         for v in 0..$vectors {
                             values[v] = T::load::<S>(value.add(v * S::LANES));
                             let at = token * block.stride + at + v * S::LANES;
-                            ask::<S, T>(tile.next_values, at);
+                            ask::<S, T, AHEAD>(tile.next_values, at);
                         }
                         for h in 0..HEADS {
                             let score = S::splat(scores[h][token]);
