@@ -164,7 +164,7 @@ impl Cache {
                 stride: self.stride,
                 tokens: end - start,
                 // An address to ask for changes nothing.
-                next: (start == 0).then(|| [keys, values]),
+                next: (start == 0).then_some([keys, values]),
             };
             kernels.attend(&block, &mut running);
             start = end;

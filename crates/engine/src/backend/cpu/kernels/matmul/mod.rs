@@ -3,10 +3,11 @@
 //! `y[o] = Σ_units scale_w · scale_x · (Σ q·x̂) + bias · Σ x`, where a unit is 64 inputs, or 32 in
 //! groups of 32.
 //!
-//! A vector's lanes are neighbouring outputs. Their rows' words of eight elements are transposed
-//! ([`Simd::transpose`]); from there on a shift and a mask unpack elements for all lanes, and a
-//! word of activations is broadcast to all of them. One row does this in registers (`gemv`); many
-//! rows share a transposed panel in the first-level cache (`gemm`).
+//! The lanes of a result are neighbouring outputs. For one row of activations weights are unpacked
+//! as they lie, and each output's sums come together in its lane afterwards (`gemv`). Many rows share
+//! a panel in the first-level cache, in which the outputs' words of eight elements stand transposed
+//! ([`Simd::transpose`]): a shift and a mask unpack elements for all lanes, and a word of activations
+//! is broadcast to all of them (`gemm`).
 //!
 //! A result's operations have one order, whatever else is computed beside it: sums within a unit
 //! are exact, and units are added in ascending order, each with its bias. So one row and many

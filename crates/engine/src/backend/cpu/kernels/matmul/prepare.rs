@@ -6,7 +6,8 @@ use crate::backend::cpu::kernels::{
 /// Largest integer: with an element of 8 bits added it is still an i16.
 const PEAK: f32 = 32512.0;
 
-/// Fills one row: quantises it in blocks. The sums are of the quantised values, so that a product is exactly that of the weights with the rounded row.
+/// Fills one row: quantises it in blocks. The sums are of the quantised values, so that a product is
+/// exactly that of the weights with the rounded row.
 ///
 /// # Safety
 /// `x` is as wide as the activations, and nobody else touches the row meanwhile.
