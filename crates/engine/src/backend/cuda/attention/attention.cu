@@ -580,7 +580,6 @@ KERNEL void __launch_bounds__(128) attend_decode(
     SHARED QueryFragments fragments;
     SHARED uint4 fresh[2][HEAD_DIM / 8];
     SHARED float4 scratch[4][HEAD_DIM / 4];
-    start_next();
     u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     u32 row = blockIdx.z, sequence = row_sequence[row], position = row_position[row];
     if (sequence == NONE || blockIdx.x >= split_count(position)) {
@@ -605,6 +604,7 @@ KERNEL void __launch_bounds__(128) attend_decode(
         fresh_gain[i] = takes_fresh ? key_gain[lane + WARP * i] : 0.0f;
     }
     wait_for_inputs();
+    start_next(); // before the wait it measured slower
 
     proj += (u64)row * ld;
     Turns turns = load_turns(table + (u64)row * (ROTARY_DIMS / 2));
@@ -903,8 +903,8 @@ KERNEL void __launch_bounds__(256) attend_merge(
     u32 row = blockIdx.y, thread = threadIdx.x, start = blockIdx.x * 64;
     u32 strand = thread / 16, column = start + thread % 16 * 4;
     u32 head_first = start / HEAD_DIM;
+    u32 count = row_sequence[row] == NONE ? 0 : split_count(row_position[row]); // no kernel writes these
     wait_for_inputs();
-    u32 count = row_sequence[row] == NONE ? 0 : split_count(row_position[row]);
 
     // this thread's parts, all on their way at once
     constexpr int MINE = SPLITS_MAX / STRANDS;

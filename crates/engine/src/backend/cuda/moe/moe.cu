@@ -162,6 +162,8 @@ DEVICE void experts_few(
     SHARED u32 chosen;
     u32 slot = blockIdx.y, row = blockIdx.z;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    bool there = row_sequence[row] != NONE, writes = blockIdx.x == 0 && slot == 0; // no kernel writes it
+    bool routes = warp == 0 && slot < TOPK && there;
     F f;
     f.ring = ring[warp];
     f.arrival = arrival + warp;
@@ -175,16 +177,14 @@ DEVICE void experts_few(
     start_next();
     wait_for_inputs();
 
-    bool there = row_sequence[row] != NONE, writes = blockIdx.x == 0 && slot == 0;
-    bool routes = warp == 0 && slot < TOPK && there;
     RowLogits own_logits;
     float shared = 0.0f;
-    if (routes) { // asked for beside the activations
+    if (routes) {
         own_logits = load_logits(logits + (u64)row * ld);
         if (writes) shared = logits[(u64)row * ld + shared_column];
     }
     Activations own = {halves, sums, 1};
-    if constexpr (F::STAGED) few_own(f, x, row, own);
+    if (F::STAGED && !routes) few_own(f, x, row, own);
     if (slot == TOPK) {
         if (!there) {
             few_leave(f);
@@ -201,6 +201,7 @@ DEVICE void experts_few(
             few_tile_row(f, 1, up, chosen * (EXPERT_WIDTH / 16) + blockIdx.x);
             few_start(f);
         }
+        if (F::STAGED && routes) few_own(f, x, row, own); // nothing before the weights waits for these
         if (writes && warp == 0) {
             float weight = routes ? route_scores(own_logits, logit) : 0.0f;
             write_route(row, mine, weight, routes ? sigmoid(shared) : 0.0f, expert, score);
@@ -266,8 +267,8 @@ DEVICE void experts_few_down(
         few_tile_row(f, 0, down, chosen * (HIDDEN / 16) + blockIdx.x);
         few_start(f);
     }
-    start_next();
     wait_for_inputs();
+    start_next(); // before the wait it measured slower, as in attend_decode
 
     if (!there) return;
     // the visit's row, which becomes this warp's activations
