@@ -207,7 +207,9 @@ fn attend_by_span(pass: &mut Pass<'_>, layer: usize, scratch: &mut AttentionScra
         let Span { token, start } = spans[task / kv_heads];
         // SAFETY: each task has a slot of its own.
         let slot = unsafe { attend.slot(softmax, 2 * workers + task) };
-        attend.span(worker, token, task % kv_heads, start, slot, true);
+        let Place { row, position, .. } = attend.places[token];
+        let ahead = position == attend.rows[row].position;
+        attend.span(worker, token, task % kv_heads, start, slot, ahead);
     });
     pass.pool.run(Op::Merge, scratch.places.len() * kv_heads, |task, worker| {
         let (token, kv_head) = (task / kv_heads, task % kv_heads);
@@ -272,7 +274,8 @@ impl<'a> Attend<'a> {
     }
 
     /// The softmax of a token's query heads over one span, as far as the token sees it. With `ahead`
-    /// each page is asked for while the one before is read: no token before has just read it.
+    /// each page is asked for while the one before is read: for a row's first token, before which
+    /// none has just read it.
     fn span(
         &self,
         worker: Worker<'_>,

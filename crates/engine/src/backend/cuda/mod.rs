@@ -2,7 +2,7 @@
 //!
 //! A forward pass is a chain of launches, stage by stage (`embed`, `delta_net`, `attention`, `moe`
 //! or `mlp`, `head`: one folder each, with the launcher and its kernel file side by side). A pass
-//! with one new token a sequence is recorded once for each number of sequences and replayed as a
+//! with one new token a sequence is recorded once for each size of it and replayed as a
 //! graph; what changes from step to step stands in device memory (`Plan`), not in arguments.
 //!
 //! Objects: `Device` is the driver, or an emulator that runs the same kernels on the CPU.

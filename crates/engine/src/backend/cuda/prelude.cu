@@ -198,9 +198,10 @@ DEVICE uint2 load_once(const uint2* p) {
 
 // ---- the chain of kernels --------------------------------------------------------------------
 
-// Waits for the kernels before this one: nothing that they write may be read, and nothing that they
-// read or write may be written, before. Every kernel calls it once, in every thread; weights may be
-// fetched before.
+// Waits for the kernels before this one: nothing that they write may be read (but by
+// await_hand_on), and nothing that they read or write may be written, before. Every kernel calls it once,
+// in every thread. What no kernel of a pass writes may be read before: weights, the plan, and what earlier
+// passes left in states and KV pages. Kernels far ahead may still be running then.
 DEVICE void wait_for_inputs() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -215,7 +216,7 @@ DEVICE void start_next() {
 
 // A word by which a kernel hands on what it has written, before it ends, to the kernel behind it. Who
 // awaits it cannot keep the writer from running: a kernel starts when all blocks of the one before have
-// started, and called start_next.
+// started, and called start_next or ended.
 DEVICE void hand_on(u32* word, u32 value) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(word), "r"(value) : "memory");
 }

@@ -9,15 +9,15 @@ pub(super) const BLOCK: usize = 64;
 /// first-level cache; with these, eight of them are spread over all sets.
 const PAD: usize = 5 * BLOCK;
 
-/// Bytes behind the last row's, which a vector of the widest kind may read but not count.
+/// Bytes behind the last row's: a vector of the widest kind may read beyond a row's end, times zeros.
 const BYTES_PAD: usize = 64;
 
 /// Inputs of quantised matrices, one row a token, in the form that the inner loops read.
 ///
 /// Default precision: 16-bit integers. Each block of 64 inputs has one scale `max|x| / 32512`;
 /// the order inside each eight inputs is the one in which a word of weights comes apart
-/// (`matmul/mod.rs`), and their bytes stand apart besides. Exact precision: the values as they are. Both keep sums of 32, 64 and 128
-/// inputs, the factors of the affine biases.
+/// (`matmul/gemm.rs`), and their bytes stand apart besides. Exact precision: the values as they are.
+/// Both keep sums of 32, 64 and 128 inputs, the factors of the affine biases.
 ///
 /// Memory is taken once; [`Activations::reset`] sets the shape of the next product.
 pub struct Activations {
@@ -63,7 +63,8 @@ impl Activations {
             }
             Precision::Exact => 4 * inputs_max,
         };
-        rows * (row + 4 * sums_len(inputs_max))
+        let pad = if precision == Precision::Default { BYTES_PAD } else { 0 };
+        rows * (row + 4 * sums_len(inputs_max)) + pad
     }
 
     /// Sets the shape; rows hold nothing until they are prepared.

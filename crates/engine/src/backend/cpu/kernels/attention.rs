@@ -11,7 +11,7 @@ use super::{
 /// Tokens whose scores are taken before the softmax is brought up to date. Anchored at the
 /// start of the run.
 const TOKENS: usize = 16;
-/// Query heads that share the loads of keys and values where registers are few.
+/// Query heads that share the loads of keys and values where registers, or heads, are few.
 const HEADS: usize = 4;
 /// The same with vectors of 16 lanes, of which there are 32.
 const HEADS_WIDE: usize = 8;

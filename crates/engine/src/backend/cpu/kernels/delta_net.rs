@@ -1,5 +1,7 @@
 //! A run of tokens through the state of a Gated DeltaNet value head.
 
+use std::ops::Range;
+
 use super::{DeltaRun, elementwise, simd::Simd};
 
 /// Tokens that pass over some rows of the state before the next rows' turn.
@@ -75,7 +77,7 @@ pub(super) unsafe fn delta_run<S: Simd>(
 #[inline(always)]
 unsafe fn hold<S: Simd, const ROWS: usize>(
     run: &DeltaRun<'_>,
-    tokens: std::ops::Range<usize>,
+    tokens: Range<usize>,
     kq: &[f32; TOKENS],
     state: &mut [f32], // [v, k]
     first: usize,

@@ -222,7 +222,7 @@ impl Kernels {
     /// gather without copying.
     ///
     /// # Safety
-    /// [`supports`] holds for `w`. Every named row is prepared, and nobody prepares it meanwhile.
+    /// [`supports`] holds for `w`. Every named row is prepared, and nobody prepares any row meanwhile.
     /// `y` is writable at the places above and nobody else touches them meanwhile.
     ///
     /// # Panics

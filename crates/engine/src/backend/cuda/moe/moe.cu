@@ -201,7 +201,7 @@ DEVICE void experts_few(
             few_tile_row(f, 1, up, chosen * (EXPERT_WIDTH / 16) + blockIdx.x);
             few_start(f);
         }
-        if (F::STAGED && routes) few_own(f, x, row, own); // nothing before the weights waits for these
+        if (F::STAGED && routes) few_own(f, x, row, own); // behind the weights: routing needs none of these
         if (writes && warp == 0) {
             float weight = routes ? route_scores(own_logits, logit) : 0.0f;
             write_route(row, mine, weight, routes ? sigmoid(shared) : 0.0f, expert, score);

@@ -7,11 +7,14 @@
 
 use std::{hint::black_box, mem::MaybeUninit, ops::Range};
 
-use super::{Matrix, STEPS, prefetch, spread, unpacked, words_of};
+use super::{Matrix, prefetch, spread};
 use crate::backend::cpu::kernels::{
     activations::{Activations, BLOCK},
     simd::Simd,
 };
+
+/// Words of activations for eight inputs, an octet: word i holds inputs i and i + 4 as i16.
+const STEPS: usize = 4;
 
 /// Vectors of outputs that a panel holds side by side.
 const COLUMNS: usize = 2;
@@ -95,6 +98,7 @@ unsafe fn column<S: Simd, const BITS: usize, const UNIT: usize, const PAIRED: bo
             // lines with every unit: memory answers only so many requests at a time.
             let share = wide * BLOCK * BITS / 8;
             let mut next = w.weight(output + wide).wrapping_add(first * share);
+            let end = next.wrapping_add(count * share);
             let units = rows.len().div_ceil(S::TILE_ROWS) * count * BLOCK / UNIT;
             let ahead = (count * share).div_ceil(64 * units) * 64;
             let mut row = 0;
@@ -103,6 +107,7 @@ unsafe fn column<S: Simd, const BITS: usize, const UNIT: usize, const PAIRED: bo
                     while $rows <= S::TILE_ROWS && rows.len() - row >= $rows {
                         let tile = Tile::<$rows>::new(x, &rows[row..], first, UNIT);
                         let sums = sums.add(row * row_floats);
+                        let ahead = if next < end { ahead } else { 0 };
                         tile.pass::<S, BITS, UNIT, PAIRED>(w, panel, count, sums, next, ahead);
                         next = next.wrapping_add(count * BLOCK / UNIT * ahead);
                         row += $rows;
@@ -207,6 +212,29 @@ unsafe fn octet_of<S: Simd, const BITS: usize>(
             octet_words[i] = S::load_ints(words.add(at));
         }
         octet_words
+    }
+}
+
+/// A row's words [inputs / 8 * STEPS], aligned to their elements only.
+fn words_of(x: &Activations, row: usize) -> *const u32 {
+    x.quants(row).cast_const().cast()
+}
+
+/// Weights that belong to word `step` of an octet, for all lanes. The octet's elements stand in
+/// `words[0]`, or in both with 8 bits.
+///
+/// # Safety
+/// The processor has the instruction set; `step` is below STEPS.
+#[inline(always)]
+unsafe fn unpacked<S: Simd, const BITS: usize>(words: [S::Ints; 2], step: usize) -> S::Ints {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if BITS == 4 {
+            return S::shift_and(words[0], 4 * step as u32, 0x000F_000F);
+        }
+        let low = S::shift_and(words[0], 8 * step as u32, 0xFF);
+        let high = S::shift_and(words[1], 8 * step as u32, 0xFF);
+        S::join(low, high)
     }
 }
 

@@ -1,9 +1,9 @@
 //! One row: weights are unpacked as they lie, and each output's sums come together afterwards.
 //!
-//! A byte of weights is two elements, and a product of bytes is exact in the instructions that there
-//! are for it: activations of 16 bits go in as their two bytes. So one load of a row of weights
-//! takes three operations to unpack and no transposition; a tree of additions over the tile's rows
-//! then leaves each output's sum of a unit in its lane.
+//! An element fits a byte, and a product of bytes is exact in the instructions that there are for it:
+//! activations of 16 bits go in as their two bytes. So a load of a row's weights, two elements of 4 bits
+//! a byte, takes three operations to unpack and no transposition; a tree of additions over the tile's
+//! rows then leaves each output's sum of a unit in its lane.
 
 use std::{mem::MaybeUninit, ops::Range};
 

@@ -53,32 +53,6 @@ pub(super) unsafe fn matmul<S: Simd, const BITS: usize, const UNIT: usize>(
     }
 }
 
-/// Words of activations for eight inputs, an octet: word i holds inputs i and i + 4 as i16.
-const STEPS: usize = 4;
-
-/// A row's words [inputs / 8 * STEPS], aligned to their elements only.
-fn words_of(x: &Activations, row: usize) -> *const u32 {
-    x.quants(row).cast_const().cast()
-}
-
-/// Weights that belong to word `step` of an octet, for all lanes. The octet's elements stand in
-/// `words[0]`, or in both with 8 bits.
-///
-/// # Safety
-/// The processor has the instruction set; `step` is below STEPS.
-#[inline(always)]
-unsafe fn unpacked<S: Simd, const BITS: usize>(words: [S::Ints; 2], step: usize) -> S::Ints {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        if BITS == 4 {
-            return S::shift_and(words[0], 4 * step as u32, 0x000F_000F);
-        }
-        let low = S::shift_and(words[0], 8 * step as u32, 0xFF);
-        let high = S::shift_and(words[1], 8 * step as u32, 0xFF);
-        S::join(low, high)
-    }
-}
-
 /// A matrix as raw places: slices of the file would be looked up through their owner each time.
 struct Matrix {
     weight: *const u8,

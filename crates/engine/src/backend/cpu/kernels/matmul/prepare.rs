@@ -3,7 +3,8 @@ use crate::backend::cpu::kernels::{
     simd::Simd,
 };
 
-/// Largest integer: with an element of 8 bits added it is still an i16.
+/// Largest integer: with an element of 8 bits added it is still an i16, and its high byte is still
+/// signed when 1 is added for a negative low byte.
 const PEAK: f32 = 32512.0;
 
 /// Fills one row: quantises it in blocks. The sums are of the quantised values, so that a product is

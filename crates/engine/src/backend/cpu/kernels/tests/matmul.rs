@@ -106,9 +106,15 @@ fn products_agree_with_plain_loops() {
 fn rows_and_ranges_change_no_bit() {
     for_each(|kernels| {
         let mut random = Random(2);
-        for (bits, group) in FORMATS {
-            let sample = Sample::new(43, 1280, bits, group);
-            let x: Vec<_> = (0..131).map(|_| random.normals(1280)).collect();
+        // Whole runs of the widest vectors, and half a run behind them or alone.
+        let widths = [64, 192, 1280, 1344];
+        let formats = widths.iter().flat_map(|&width| FORMATS.map(|format| (width, format)));
+        for (inputs, (bits, group)) in formats {
+            if inputs % group != 0 {
+                continue;
+            }
+            let sample = Sample::new(43, inputs, bits, group);
+            let x: Vec<_> = (0..131).map(|_| random.normals(inputs)).collect();
             for precision in PRECISIONS {
                 let activations = prepared(kernels, &x, precision);
                 let rows: Vec<u32> = (0..131).collect();
