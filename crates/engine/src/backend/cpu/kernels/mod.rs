@@ -57,9 +57,9 @@ pub struct DeltaRun<'a> {
     pub stride: usize,
     /// Width of a key.
     pub key_dim: usize,
-    /// g: what remains of the old state [tokens].
+    /// g: what remains of the old state `[tokens]`.
     pub decays: &'a [f32],
-    /// β: how much of the error is written [tokens].
+    /// β: how much of the error is written `[tokens]`.
     pub betas: &'a [f32],
 }
 
