@@ -189,7 +189,7 @@ fn attend_by_token(pass: &mut Pass<'_>, layer: usize, scratch: &mut AttentionScr
         let mut total = attend.running(total);
         total.clear();
         for start in (0..=attend.places[token].position).step_by(SPAN_TOKENS) {
-            attend.span(worker, token, kv_head, start, span, false);
+            attend.span(worker, token, kv_head, start, span);
             merge(&mut total, &attend.running(span));
         }
         worker.at(Op::Merge);
@@ -207,9 +207,7 @@ fn attend_by_span(pass: &mut Pass<'_>, layer: usize, scratch: &mut AttentionScra
         let Span { token, start } = spans[task / kv_heads];
         // SAFETY: each task has a slot of its own.
         let slot = unsafe { attend.slot(softmax, 2 * workers + task) };
-        let Place { row, position, .. } = attend.places[token];
-        let ahead = position == attend.rows[row].position;
-        attend.span(worker, token, task % kv_heads, start, slot, ahead);
+        attend.span(worker, token, task % kv_heads, start, slot);
     });
     pass.pool.run(Op::Merge, scratch.places.len() * kv_heads, |task, worker| {
         let (token, kv_head) = (task / kv_heads, task % kv_heads);
@@ -273,9 +271,9 @@ impl<'a> Attend<'a> {
         Running { max, sum, acc }
     }
 
-    /// The softmax of a token's query heads over one span, as far as the token sees it. With `ahead`
-    /// each page is asked for while the one before is read: for a row's first token, before which
-    /// none has just read it.
+    /// The softmax of a token's query heads over one span, as far as the token sees it. For a
+    /// row's first token, before which none has just read them, each page is asked for while the one
+    /// before is read.
     fn span(
         &self,
         worker: Worker<'_>,
@@ -283,7 +281,6 @@ impl<'a> Attend<'a> {
         kv_head: usize,
         start: usize,
         slot: &mut [f32],
-        ahead: bool,
     ) {
         let (dim, group) = (self.shape.head_dim, self.group());
         let Place { row, position, .. } = self.places[token];
@@ -296,13 +293,12 @@ impl<'a> Attend<'a> {
         let elements = (end - start) * dim;
         let element_bytes = self.sequences.pages().layout().element_bytes;
         worker.moves(2 * elements * element_bytes, ATTEND_FLOP * elements * group);
+        let tokens_of = |first: usize| PAGE_TOKENS.min(end - first);
+        // SAFETY: positions up to the token's own are written, by this pass or earlier ones, and all
+        // writes of this layer are done.
+        let page = |first: usize| unsafe { head.read(first / PAGE_TOKENS, tokens_of(first)) };
+        let ahead = position == self.rows[row].position;
         for first in (start..end).step_by(PAGE_TOKENS) {
-            let page = |first: usize| {
-                let tokens = PAGE_TOKENS.min(end - first);
-                // SAFETY: positions up to the token's own are written, by this pass or earlier
-                // ones, and all writes of this layer are done.
-                unsafe { head.read(first / PAGE_TOKENS, tokens) }
-            };
             let [keys, values] = page(first);
             let next = first + PAGE_TOKENS;
             let block = AttendBlock {
@@ -312,7 +308,7 @@ impl<'a> Attend<'a> {
                 keys,
                 values,
                 stride: dim,
-                tokens: PAGE_TOKENS.min(end - first),
+                tokens: tokens_of(first),
                 next: (ahead && next < end).then(|| page(next)),
             };
             self.kernels.attend(&block, &mut running);

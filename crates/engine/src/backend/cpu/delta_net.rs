@@ -57,7 +57,12 @@ impl DeltaNetScratch {
 /// Floats that a worker needs for a run of tokens of one key head: the channels after the
 /// convolution, and what the state of a value head gave.
 pub(super) fn run_len(shape: &DeltaNetShape) -> usize {
-    RUN_TOKENS * (shape.conv_channels() / shape.key_heads + shape.value_dim)
+    RUN_TOKENS * (head_channels(shape) + shape.value_dim)
+}
+
+/// Channels of the convolution that belong to a key head: query, key, and its value heads' values.
+fn head_channels(shape: &DeltaNetShape) -> usize {
+    shape.conv_channels() / shape.key_heads
 }
 
 /// See [`DeltaNetScratch::taps`].
@@ -173,7 +178,7 @@ impl<'a> Head<'a> {
             },
         ];
         let end = row.first + row.len;
-        let head_channels = shape.conv_channels() / shape.key_heads;
+        let head_channels = head_channels(shape);
         // SAFETY: each worker has a run of its own.
         let buffer = unsafe { self.runs.part(worker.index * run_len(shape), run_len(shape)) };
         // [run, head_channels] after the convolution: query, key, values; and [run, value_dim].
@@ -249,7 +254,7 @@ impl<'a> Head<'a> {
     ) {
         let shape = &self.shape.delta_net;
         let width = shape.conv_channels();
-        for (token, mixed) in run.zip(mixed.chunks_exact_mut(width / shape.key_heads)) {
+        for (token, mixed) in run.zip(mixed.chunks_exact_mut(head_channels(shape))) {
             let mut taps = [(&[][..], &[][..]); TAPS_MAX];
             let taps = &mut taps[..shape.conv_taps];
             for (tap, pair) in taps.iter_mut().enumerate() {
@@ -313,7 +318,7 @@ impl<'a> Head<'a> {
             queries: mixed,
             keys: &mixed[shape.key_dim..],
             values: &mixed[2 * shape.key_dim + place * shape.value_dim..],
-            stride: shape.conv_channels() / shape.key_heads,
+            stride: head_channels(shape),
             key_dim: shape.key_dim,
             decays: &gates.decays[..tokens],
             betas: &gates.betas[..tokens],

@@ -35,9 +35,8 @@ pub(super) unsafe fn delta_run<S: Simd>(
     out: &mut [f32],
     out_stride: usize,
 ) {
-    let key_dim = run.key_dim;
-    let held = S::LANES == 16 && key_dim == VECTORS * S::LANES;
-    let (rows_at_once, tokens) = (if held { usize::MAX } else { CACHED_ROWS }, run.decays.len());
+    let (key_dim, tokens) = (run.key_dim, run.decays.len());
+    let value_dim = state.len() / key_dim;
     for first in (0..tokens).step_by(TOKENS) {
         let tokens = first..tokens.min(first + TOKENS);
         let mut kq = [0.0f32; TOKENS];
@@ -45,28 +44,26 @@ pub(super) unsafe fn delta_run<S: Simd>(
             // SAFETY: passed on from the caller.
             *kq = unsafe { elementwise::dot::<S>(run.key(token), run.query(token)) };
         }
-        let value_dim = state.len() / key_dim;
-        let mut row = 0;
-        while row < value_dim {
-            let end = value_dim.min(row.saturating_add(rows_at_once));
-            // SAFETY: passed on from the caller; rows stay below value_dim.
-            unsafe {
-                if held {
-                    while row + HELD_ROWS <= end {
-                        hold::<S, HELD_ROWS>(run, tokens.clone(), &kq, state, row, out, out_stride);
-                        row += HELD_ROWS;
-                    }
-                    while row < end {
-                        hold::<S, 1>(run, tokens.clone(), &kq, state, row, out, out_stride);
-                        row += 1;
-                    }
-                } else {
-                    for (token, &kq) in tokens.clone().zip(&kq) {
-                        let rows = &mut state[row * key_dim..end * key_dim];
-                        let out = &mut out[token * out_stride..][row..end];
-                        walk::<S>(run, token, kq, rows, row, out);
-                    }
-                    row = end;
+        // SAFETY: passed on from the caller; rows stay below value_dim.
+        unsafe {
+            if S::LANES == 16 && key_dim == VECTORS * S::LANES {
+                let mut row = 0;
+                while row + HELD_ROWS <= value_dim {
+                    hold::<S, HELD_ROWS>(run, tokens.clone(), &kq, state, row, out, out_stride);
+                    row += HELD_ROWS;
+                }
+                while row < value_dim {
+                    hold::<S, 1>(run, tokens.clone(), &kq, state, row, out, out_stride);
+                    row += 1;
+                }
+                continue;
+            }
+            for row in (0..value_dim).step_by(CACHED_ROWS) {
+                let end = value_dim.min(row + CACHED_ROWS);
+                let rows = &mut state[row * key_dim..end * key_dim];
+                for (token, &kq) in tokens.clone().zip(&kq) {
+                    let out = &mut out[token * out_stride..][row..end];
+                    walk::<S>(run, token, kq, rows, row, out);
                 }
             }
         }
