@@ -3,7 +3,7 @@
 mod measure;
 mod profile;
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Instant};
 
 use serde::Serialize;
 
@@ -36,6 +36,9 @@ pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
         loaded.backend.start_profile()?;
         loaded.backend.end_profile();
     }
+    let start = Instant::now();
+    loaded.backend.settle();
+    let settle = start.elapsed();
     let machine = Machine::here(args.backend.device.options().threads);
     let read_bytes_s =
         loaded.backend.memory_bytes_s().unwrap_or_else(|| machine::read_bytes_s(machine.threads));
@@ -48,6 +51,7 @@ pub(crate) fn run(args: &BenchArgs, verbose: u8) -> Result<(), Error> {
         steps: args.steps.get(),
         repetitions: args.repetitions.get(),
         load_s: loaded.load.as_secs_f64(),
+        settle_s: settle.as_secs_f64(),
         read_gb_s: read_bytes_s / 1e9,
         resident_anonymous_bytes: None,
         runs: Vec::new(),
@@ -100,6 +104,8 @@ struct Report {
     repetitions: usize,
     /// From nothing to ready for the first token.
     load_s: f64,
+    /// From then until the weights are in memory, which the runs wait for.
+    settle_s: f64,
     /// Read bandwidth of the memory, measured before the runs with as many threads.
     read_gb_s: f64,
     /// Memory after the runs that is not a mapped file, where the system tells.
@@ -157,8 +163,14 @@ impl Run {
 impl Report {
     fn table(&self) -> String {
         let mut text = format!(
-            "calla {}  {}\nbackend  {}\nmachine  {}\nready    {:.2} s\nread     {:.1} GB/s\n",
-            self.version, self.model, self.backend, self.machine, self.load_s, self.read_gb_s,
+            "calla {}  {}\nbackend  {}\nmachine  {}\nready    {:.2} s, all in memory {:.2} s later\nread     {:.1} GB/s\n",
+            self.version,
+            self.model,
+            self.backend,
+            self.machine,
+            self.load_s,
+            self.settle_s,
+            self.read_gb_s,
         );
         if let Some(bytes) = self.resident_anonymous_bytes {
             writeln!(text, "memory   {:.0} MB beyond the mapped weights", bytes as f64 / 1e6)

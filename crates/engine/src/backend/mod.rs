@@ -108,6 +108,10 @@ pub trait Backend: Send {
         None
     }
 
+    /// Waits until all is done that the start has left to the background, such as bringing the weights
+    /// into memory. Nothing needs it but who measures.
+    fn settle(&mut self) {}
+
     /// An empty sequence that may grow to `context_tokens`.
     ///
     /// Address space or page tables for that many tokens are set up here; pages are taken as the

@@ -236,6 +236,11 @@ impl Bytes {
             len: range.end - range.start,
         })
     }
+
+    /// The whole file, and where in it this slice lies.
+    pub(crate) fn place(&self) -> (Self, std::ops::Range<usize>) {
+        (Self::new(Arc::clone(&self.owner)), self.start..self.start + self.len)
+    }
 }
 
 impl Deref for Bytes {

@@ -26,12 +26,15 @@ mod mlp;
 mod moe;
 mod pass;
 mod pool;
+mod residency;
 mod rope;
 mod scratch;
 mod shared;
 mod support;
 
-use self::{kernels::Kernels, memory::HostMemory, pool::Pool, scratch::Scratch};
+use self::{
+    kernels::Kernels, memory::HostMemory, pool::Pool, residency::Residency, scratch::Scratch,
+};
 use super::{
     Backend, BackendOptions, Batch, Footprint, Logits, Precision, SequenceBytes, SequenceId,
     SnapshotId,
@@ -59,6 +62,7 @@ pub struct Cpu {
     pool: Pool,
     sequences: Sequences,
     scratch: Scratch,
+    residency: Residency,
 }
 
 impl Cpu {
@@ -79,6 +83,7 @@ impl Cpu {
             kernels: Kernels::detect()?,
             sequences: Sequences::new(kv, state, memory),
             scratch: Scratch::new(&shape, &weights, precision, BATCH_TOKENS_MAX, pool.workers()),
+            residency: Residency::start(&weights),
             pool,
             shape,
             weights,
@@ -124,6 +129,10 @@ impl Backend for Cpu {
 
     fn batch_tokens_max(&self) -> usize {
         BATCH_TOKENS_MAX
+    }
+
+    fn settle(&mut self) {
+        self.residency.wait();
     }
 
     fn open(&mut self, context_tokens: usize) -> Result<SequenceId, Error> {
