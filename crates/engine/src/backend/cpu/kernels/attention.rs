@@ -10,7 +10,7 @@ use super::{
 
 /// Tokens whose scores are taken before the softmax is brought up to date. Anchored at the
 /// start of the run.
-const TOKENS: usize = 16;
+const TOKENS: usize = 32;
 /// Query heads that share the loads of keys and values where registers, or heads, are few.
 const HEADS: usize = 4;
 /// The same with vectors of 16 lanes, of which there are 32.
