@@ -1,9 +1,8 @@
 //! Brings the weights into memory beside the first work.
 //!
 //! A mapped file comes in where it is touched: experts at random places, some pages at a time, each
-//! with a fault that its token waits for. Read in order it comes as fast as the disk gives it. Asked
-//! for large pages besides, the system reads a file that is not in memory yet into pages of 2 MiB
-//! where it can: with small ones a token's products wait for address translation, too.
+//! with a fault that its token waits for. Read in order it comes as fast as the disk gives it, and
+//! sooner when the system is asked to take pages of 2 MiB for what is not in memory yet.
 
 use std::{
     ops::Range,
