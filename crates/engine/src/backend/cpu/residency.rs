@@ -36,7 +36,8 @@ impl Residency {
     /// thread, pages come when they are touched.
     pub(super) fn start(weights: &Weights) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let parts = parts(weights);
+        // Other systems are not asked: nothing here knows how.
+        let parts = if cfg!(target_os = "linux") { parts(weights) } else { Vec::new() };
         if parts.is_empty() {
             return Self { stop, thread: None };
         }
