@@ -285,7 +285,7 @@ impl<const ROWS: usize> Tile<ROWS> {
             let biases = (&raw const (*panel).biases).cast::<f32>();
             let pairs = (&raw const (*panel).pairs).cast::<u32>();
             for unit_at in 0..blocks * BLOCK / UNIT {
-                prefetch::<S>(next.wrapping_add(unit_at * ahead), ahead);
+                prefetch::<S, false>(next.wrapping_add(unit_at * ahead), ahead);
                 let mut ints = [[S::zero(); COLUMNS]; ROWS];
                 if PAIRED {
                     for row in 0..ROWS {

@@ -4,6 +4,9 @@
 //! activations of 16 bits go in as their two bytes. So a load of a row's weights, two elements of 4 bits
 //! a byte, takes three operations to unpack and no transposition; a tree of additions over the tile's
 //! rows then leaves each output's sum of a unit in its lane.
+//!
+//! The product is bound by memory, and memory answers best what is asked for in its order: four rows
+//! are read side by side, not all of a tile's, and their sums wait for those of the other rows.
 
 use std::{mem::MaybeUninit, ops::Range};
 
@@ -13,12 +16,22 @@ use crate::backend::cpu::kernels::{
     simd::Simd,
 };
 
-/// Groups whose scales are spread at a time.
-const GROUPS: usize = 16;
+/// Rows that are read side by side.
+const SIDE: usize = 4;
 
-/// Bytes of weights between a row that is read and the one that is asked for, at least: with less,
-/// memory would answer too late for short rows.
-const AHEAD: usize = 16 << 10;
+/// Inputs whose sums wait at a time.
+const CHUNK: usize = 4096;
+
+/// Groups whose scales are spread at a time.
+const GROUPS: usize = 8;
+
+/// Bytes of weights between what is read and what is asked for, at least: with less, memory would
+/// answer too late; with much more, what is asked for stands in the way of what is needed.
+const AHEAD: usize = 4 << 10;
+
+/// [run, side, lane]: sums of all sides of a tile but the last.
+#[repr(C, align(64))]
+struct Waiting([u32; CHUNK / 8 * 3]);
 
 /// `y[o] = w[o]·x[row]` for the given outputs.
 ///
@@ -69,74 +82,124 @@ unsafe fn tile<S: Simd, const BITS: usize, const UNIT: usize, const APART: bool>
 ) -> S::Floats {
     let apart = if APART { 1 } else { 0 };
     let run = 8 * S::LANES;
+    let waiting_sides = S::LANES / SIDE - S::SIDES;
     let scales_x = x.scales(row).cast_const();
     let sums_x = x.sums(row, UNIT).cast_const();
     let planes = x.bytes_of(row).map(|plane| plane.cast_const());
     let mut scales = MaybeUninit::<[[f32; 16]; GROUPS]>::uninit();
     let mut biases = MaybeUninit::<[[f32; 16]; GROUPS]>::uninit();
+    let mut waiting = MaybeUninit::<Waiting>::uninit();
     let (scales, biases) = (scales.as_mut_ptr().cast::<f32>(), biases.as_mut_ptr().cast::<f32>());
+    let waiting = waiting.as_mut_ptr().cast::<u32>();
     // SAFETY: the rows exist, each with inputs / 64 blocks and `groups` scales and biases, and
-    // the activation row has as many blocks. Scales are spread before they are read.
+    // the activation row has as many blocks. Scales are spread, and sums stored, before they are read.
     unsafe {
         let mut acc = S::splat(0.0);
-        for group in (0..w.groups).step_by(GROUPS) {
-            let groups = GROUPS.min(w.groups - group);
-            if APART {
-                let at = S::LANES * group;
-                for factors in [w.scales(output + S::LANES), w.biases(output + S::LANES)] {
-                    prefetch::<S>(factors.wrapping_add(at).cast(), 2 * S::LANES * groups);
+        for chunk in (0..w.inputs).step_by(CHUNK) {
+            let end = w.inputs.min(chunk + CHUNK);
+            let place = |input| waiting.add((input - chunk) / run * waiting_sides * S::LANES);
+            for first in (0..waiting_sides).step_by(S::SIDES) {
+                for input in (chunk..end).step_by(run) {
+                    let sums = read::<S, BITS, APART>(w, output, planes, first, input, end);
+                    for (i, sums) in sums[..S::SIDES].iter().enumerate() {
+                        S::store_ints(place(input).add((first + i) * S::LANES), *sums);
+                    }
                 }
             }
-            let groups_apart = apart * w.groups;
-            spread::<S>(w.scales(output).add(group), groups_apart, groups, scales, 16);
-            spread::<S>(w.biases(output).add(group), groups_apart, groups, biases, 16);
-            let inputs = (group << w.group_shift)..((group + groups) << w.group_shift);
-            for input in inputs.clone().step_by(run) {
+            let mut first = chunk;
+            while first < end {
+                let group = w.group(first);
+                let inputs = first..end.min(first + (GROUPS << w.group_shift));
+                let groups = w.group(inputs.end - 1) + 1 - group;
                 if APART {
-                    // As many bytes of a tile after this one as this step reads.
-                    let next = w.weight(output).wrapping_add(S::LANES * input * BITS / 8);
-                    let ahead = AHEAD.max(S::LANES * w.row_bytes);
-                    prefetch::<S>(next.wrapping_add(ahead), S::LANES * run * BITS / 8);
+                    let at = S::LANES * group;
+                    for factors in [w.scales(output + S::LANES), w.biases(output + S::LANES)] {
+                        prefetch::<S, true>(factors.wrapping_add(at).cast(), 2 * S::LANES * groups);
+                    }
                 }
-                let packed = w.weight(output).add(input * BITS / 8);
-                let apart = apart * w.row_bytes;
-                let words = planes.map(|plane| S::load_ints(plane.add(input / 2).cast()));
-                let left = run.min(inputs.end - input);
-                let units = if left == run {
-                    products::<S, BITS, UNIT, true>(packed, apart, words)
-                } else {
-                    products::<S, BITS, UNIT, false>(packed, apart, words)
-                };
-                for part in 0..left / UNIT {
-                    let input = input + part * UNIT;
-                    let at = 16 * (w.group(input) - group);
-                    let scale_x = S::splat(*scales_x.add(input / BLOCK));
-                    let scale = S::mul(S::load(scales.add(at)), scale_x);
-                    let sum_x = S::splat(*sums_x.add(input / UNIT));
-                    acc = S::fma(S::to_floats(units[part]), scale, acc);
-                    acc = S::fma(S::load(biases.add(at)), sum_x, acc);
+                let groups_apart = apart * w.groups;
+                spread::<S>(w.scales(output).add(group), groups_apart, groups, scales, 16);
+                spread::<S>(w.biases(output).add(group), groups_apart, groups, biases, 16);
+                for input in inputs.clone().step_by(run) {
+                    let left = run.min(end - input);
+                    let mut sides = [S::zero(); 4];
+                    for (side, sums) in sides[..waiting_sides].iter_mut().enumerate() {
+                        *sums = S::load_ints(place(input).add(side * S::LANES));
+                    }
+                    let sums = read::<S, BITS, APART>(w, output, planes, waiting_sides, input, end);
+                    sides[waiting_sides..][..S::SIDES].copy_from_slice(&sums[..S::SIDES]);
+                    let units = S::unit_sums::<UNIT>(sides);
+                    for part in 0..left / UNIT {
+                        let input = input + part * UNIT;
+                        let at = 16 * (w.group(input) - group);
+                        let scale_x = S::splat(*scales_x.add(input / BLOCK));
+                        let scale = S::mul(S::load(scales.add(at)), scale_x);
+                        let sum_x = S::splat(*sums_x.add(input / UNIT));
+                        acc = S::fma(S::to_floats(units[part]), scale, acc);
+                        acc = S::fma(S::load(biases.add(at)), sum_x, acc);
+                    }
                 }
+                first = inputs.end;
             }
         }
         acc
     }
 }
 
-/// Sums of integer products over each unit of a run of inputs, for LANES rows `apart` bytes from
-/// each other. A run has 8 LANES inputs with WHOLE, else 64.
+/// [`Simd::side_sums`] of the run of inputs from `input` on, for SIDES sides of a tile from `side`
+/// on. A run has 8 LANES inputs, or the 64 up to `end`.
 #[inline(always)]
-unsafe fn products<S: Simd, const BITS: usize, const UNIT: usize, const WHOLE: bool>(
+unsafe fn read<S: Simd, const BITS: usize, const APART: bool>(
+    w: &Matrix,
+    output: usize,
+    planes: [*const i8; 4],
+    side: usize,
+    input: usize,
+    end: usize,
+) -> [S::Ints; 2] {
+    let run = 8 * S::LANES;
+    let rows = SIDE * S::SIDES;
+    let output = if APART { output + SIDE * side } else { output };
+    if APART {
+        // As many bytes of rows after these as this step reads.
+        let next = w.weight(output).wrapping_add(rows * input * BITS / 8);
+        let ahead = AHEAD.max(rows * w.row_bytes);
+        // SAFETY: any address will do.
+        unsafe { prefetch::<S, true>(next.wrapping_add(ahead), rows * run * BITS / 8) };
+    }
+    // SAFETY: passed on from the caller: the rows have the run's elements, and so have the planes.
+    unsafe {
+        let packed = w.weight(output).add(input * BITS / 8);
+        let apart = if APART { w.row_bytes } else { 0 };
+        let x = planes.map(|plane| S::load_ints(plane.add(input / 2).cast()));
+        let mut sums = [S::zero(); 2];
+        for (i, sums) in sums[..S::SIDES].iter_mut().enumerate() {
+            let packed = packed.add(i * SIDE * apart);
+            *sums = if end - input >= run {
+                products::<S, BITS, true>(packed, apart, x)
+            } else {
+                products::<S, BITS, false>(packed, apart, x)
+            };
+        }
+        sums
+    }
+}
+
+/// [`Simd::side_sums`] of a run of inputs for SIDE rows, `apart` bytes from each other. A run has
+/// 8 LANES inputs with WHOLE, else 64.
+#[inline(always)]
+unsafe fn products<S: Simd, const BITS: usize, const WHOLE: bool>(
     packed: *const u8,
     apart: usize,
     x: [S::Ints; 4],
-) -> [S::Ints; 4] {
+) -> S::Ints {
     // SAFETY: each row has the run's elements.
     unsafe {
-        let mut rows = [S::zero(); 16];
-        for lane in 0..S::LANES {
-            let weights = S::even_odd::<BITS, WHOLE>(packed.add(lane * apart));
-            rows[lane] = S::dot_bytes::<BITS>(weights, x);
+        let mut rows = [S::zero(); SIDE];
+        for (i, row) in rows.iter_mut().enumerate() {
+            let weights = S::even_odd::<BITS, WHOLE>(packed.add(i * apart));
+            *row = S::dot_bytes::<BITS>(weights, x);
         }
-        S::unit_sums::<UNIT>(rows)
+        S::side_sums(rows)
     }
 }

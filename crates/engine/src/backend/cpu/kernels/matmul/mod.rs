@@ -101,15 +101,14 @@ impl Matrix {
     }
 }
 
-/// Asks for the cache lines of `bytes` bytes ahead of their use.
-///
-/// Rows lie a power of two apart, so a tile's lines fall into few sets of the first-level cache:
-/// they wait in the second (a tile from memory comes 1.7 times as fast as through the first).
+/// Asks for the cache lines of `bytes` bytes ahead of their use: into the first-level cache with
+/// NEAR, for what is needed soon and lies side by side, else into the second-level one.
 #[inline(always)]
-unsafe fn prefetch<S: Simd>(start: *const u8, bytes: usize) {
+unsafe fn prefetch<S: Simd, const NEAR: bool>(start: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(64) {
+        let line = start.wrapping_add(at);
         // SAFETY: prefetched addresses need not exist.
-        unsafe { S::prefetch(start.wrapping_add(at)) };
+        unsafe { if NEAR { S::prefetch_near(line) } else { S::prefetch(line) } };
     }
 }
 

@@ -11,6 +11,7 @@ impl Simd for Avx2 {
     type Ints = __m256i;
 
     const LANES: usize = 8;
+    const SIDES: usize = 2;
     const TILE_ROWS: usize = 4;
 
     #[inline(always)]
@@ -284,22 +285,22 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn unit_sums<const UNIT: usize>(rows: [__m256i; 16]) -> [__m256i; 4] {
+    unsafe fn side_sums(rows: [__m256i; 4]) -> __m256i {
         // SAFETY: the trait's contract.
         unsafe {
-            // Four rows' sums of each half of their lanes.
-            let mut fours = [_mm256_setzero_si256(); 2];
-            for i in 0..2 {
-                let pair = |a, b| {
-                    _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
-                };
-                let (a, b) =
-                    (pair(rows[4 * i], rows[4 * i + 1]), pair(rows[4 * i + 2], rows[4 * i + 3]));
-                fours[i] =
-                    _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-            }
-            let first = _mm256_permute2x128_si256::<0x20>(fours[0], fours[1]);
-            let second = _mm256_permute2x128_si256::<0x31>(fours[0], fours[1]);
+            let pair =
+                |a, b| _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            let (a, b) = (pair(rows[0], rows[1]), pair(rows[2], rows[3]));
+            _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unit_sums<const UNIT: usize>(sides: [__m256i; 4]) -> [__m256i; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let first = _mm256_permute2x128_si256::<0x20>(sides[0], sides[1]);
+            let second = _mm256_permute2x128_si256::<0x31>(sides[0], sides[1]);
             let zero = _mm256_setzero_si256();
             if UNIT == 64 {
                 return [_mm256_add_epi32(first, second), zero, zero, zero];
@@ -332,6 +333,12 @@ impl Simd for Avx2 {
                 }
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_near(p: *const u8) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 
     #[inline(always)]

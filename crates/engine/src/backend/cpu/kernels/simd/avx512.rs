@@ -12,6 +12,7 @@ impl<const PAIRED: bool> Simd for Avx512<PAIRED> {
     type Ints = __m512i;
 
     const LANES: usize = 16;
+    const SIDES: usize = 1;
     const TILE_ROWS: usize = 8;
     const PAIRED: bool = PAIRED;
 
@@ -322,23 +323,22 @@ impl<const PAIRED: bool> Simd for Avx512<PAIRED> {
     }
 
     #[inline(always)]
-    unsafe fn unit_sums<const UNIT: usize>(rows: [__m512i; 16]) -> [__m512i; 4] {
+    unsafe fn side_sums(rows: [__m512i; 4]) -> __m512i {
         // SAFETY: the trait's contract.
         unsafe {
-            // Four rows' sums of each quarter of their lanes.
-            let mut fours = [_mm512_setzero_si512(); 4];
-            for i in 0..4 {
-                let pair = |a, b| {
-                    _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
-                };
-                let (a, b) =
-                    (pair(rows[4 * i], rows[4 * i + 1]), pair(rows[4 * i + 2], rows[4 * i + 3]));
-                fours[i] =
-                    _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-            }
+            let pair =
+                |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let (a, b) = (pair(rows[0], rows[1]), pair(rows[2], rows[3]));
+            _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unit_sums<const UNIT: usize>([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
             let even = |a, b| _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b);
             let odd = |a, b| _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b);
-            let [a, b, c, d] = fours;
             if UNIT == 64 {
                 let a = _mm512_add_epi32(even(a, b), odd(a, b));
                 let c = _mm512_add_epi32(even(c, d), odd(c, d));
@@ -377,6 +377,12 @@ impl<const PAIRED: bool> Simd for Avx512<PAIRED> {
                 }
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_near(p: *const u8) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 
     #[inline(always)]

@@ -25,6 +25,8 @@ pub(super) trait Simd: Copy + 'static {
 
     /// Number of f32 in `Floats`: 8 or 16.
     const LANES: usize;
+    /// Fours of rows of weights that are read side by side for one row of activations: 1 or 2.
+    const SIDES: usize;
     /// Rows of activations whose sums of two vectors stay in registers: 4 or 8.
     const TILE_ROWS: usize;
     /// Whether two additions of i16 and one product cost less than two products: there are
@@ -110,12 +112,18 @@ pub(super) trait Simd: Copy + 'static {
     /// `Σ w·x` over the eight elements of each lane: four bytes of `even` elements and four of `odd`
     /// ones times integers in four planes of signed bytes, [low even, low odd, high even, high odd].
     unsafe fn dot_bytes<const BITS: usize>(w: [Self::Ints; 2], x: [Self::Ints; 4]) -> Self::Ints;
-    /// For each UNIT elements of a run, 32 or 64, the sums over its lanes for LANES rows: row i's
-    /// lanes are `rows[i]`, lane i of the results is its sum. 8 LANES / UNIT results, in order.
-    unsafe fn unit_sums<const UNIT: usize>(rows: [Self::Ints; 16]) -> [Self::Ints; 4];
+    /// Sums over each four lanes for four rows: lane 4 i + j of the result is the sum of lanes
+    /// 4 i .. 4 i + 4 of `rows[j]`.
+    unsafe fn side_sums(rows: [Self::Ints; 4]) -> Self::Ints;
+    /// For each UNIT elements of a run, 32 or 64, the sums over its lanes for LANES rows: lane i of
+    /// the results is row i's. `sides` are the LANES / 4 [`Simd::side_sums`] of these rows; what is
+    /// behind them is not read. 8 LANES / UNIT results, in order.
+    unsafe fn unit_sums<const UNIT: usize>(sides: [Self::Ints; 4]) -> [Self::Ints; 4];
     /// Rounds 64 `x * factor` to i16, each eight in the order 0 4 1 5 2 6 3 7, and their bytes to
     /// the four `planes` of [`Simd::dot_bytes`], 32 each.
     unsafe fn quantize(x: *const f32, factor: f32, out: *mut i16, planes: [*mut i8; 4]);
+    /// Asks for the cache line at `p` to come into the first-level cache; any address will do.
+    unsafe fn prefetch_near(p: *const u8);
     /// Asks for the cache line at `p` to come into the second-level cache; any address will do.
     unsafe fn prefetch(p: *const u8);
 }

@@ -23,6 +23,7 @@ impl Simd for Neon {
     type Ints = Ints;
 
     const LANES: usize = 8;
+    const SIDES: usize = 2;
     const TILE_ROWS: usize = 4;
 
     #[inline(always)]
@@ -315,17 +316,19 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn unit_sums<const UNIT: usize>(rows: [Ints; 16]) -> [Ints; 4] {
+    unsafe fn side_sums(rows: [Ints; 4]) -> Ints {
+        // SAFETY: the trait's contract.
+        std::array::from_fn(|half| unsafe {
+            let row = |i: usize| rows[i][half];
+            vpaddq_s32(vpaddq_s32(row(0), row(1)), vpaddq_s32(row(2), row(3)))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn unit_sums<const UNIT: usize>(sides: [Ints; 4]) -> [Ints; 4] {
         // SAFETY: the trait's contract.
         unsafe {
-            let mut halves = [[vdupq_n_s32(0); 2]; 2];
-            for half in 0..2 {
-                for four in 0..2 {
-                    let row = |i: usize| rows[4 * four + i][half];
-                    let (a, b) = (vpaddq_s32(row(0), row(1)), vpaddq_s32(row(2), row(3)));
-                    halves[half][four] = vpaddq_s32(a, b);
-                }
-            }
+            let halves = [0, 1].map(|half| [sides[0][half], sides[1][half]]);
             let zero = [vdupq_n_s32(0); 2];
             if UNIT == 64 {
                 return [Self::add_ints(halves[0], halves[1]), zero, zero, zero];
@@ -361,6 +364,9 @@ impl Simd for Neon {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn prefetch_near(_: *const u8) {}
 
     #[inline(always)]
     unsafe fn prefetch(_: *const u8) {}

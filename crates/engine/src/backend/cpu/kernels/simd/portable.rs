@@ -17,6 +17,7 @@ impl Simd for Portable {
     type Ints = Ints;
 
     const LANES: usize = 8;
+    const SIDES: usize = 2;
     const TILE_ROWS: usize = 4;
 
     #[inline(always)]
@@ -249,11 +250,20 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn unit_sums<const UNIT: usize>(rows: [Ints; 16]) -> [Ints; 4] {
+    unsafe fn side_sums(rows: [Ints; 4]) -> Ints {
+        std::array::from_fn(|lane| {
+            let lanes = &rows[lane % 4][lane / 4 * 4..][..4];
+            lanes.iter().fold(0u32, |sum, &x| sum.wrapping_add(x))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn unit_sums<const UNIT: usize>(sides: [Ints; 4]) -> [Ints; 4] {
         std::array::from_fn(|unit| {
             std::array::from_fn(|row| {
-                let lanes = rows[row].iter().skip(unit * UNIT / 8).take(UNIT / 8);
-                lanes.fold(0u32, |sum, &x| sum.wrapping_add(x))
+                let quarters = (unit * UNIT / 32..2).take(UNIT / 32);
+                let sums = quarters.map(|quarter| sides[row / 4][4 * quarter + row % 4]);
+                sums.fold(0u32, u32::wrapping_add)
             })
         })
     }
@@ -274,6 +284,9 @@ impl Simd for Portable {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn prefetch_near(_: *const u8) {}
 
     #[inline(always)]
     unsafe fn prefetch(_: *const u8) {}
