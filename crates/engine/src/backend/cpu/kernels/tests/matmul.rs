@@ -106,8 +106,9 @@ fn products_agree_with_plain_loops() {
 fn rows_and_ranges_change_no_bit() {
     for_each(|kernels| {
         let mut random = Random(2);
-        // Whole runs of the widest vectors, and half a run behind them or alone.
-        let widths = [64, 192, 1280, 1344];
+        // Whole runs of the widest vectors, and half a run behind them or alone; more inputs than
+        // one row's sums wait for.
+        let widths = [64, 192, 1280, 1344, 4096 + 64];
         let formats = widths.iter().flat_map(|&width| FORMATS.map(|format| (width, format)));
         for (inputs, (bits, group)) in formats {
             if inputs % group != 0 {
