@@ -5,8 +5,9 @@
 //! a byte, takes three operations to unpack and no transposition; a tree of additions over the tile's
 //! rows then leaves each output's sum of a unit in its lane.
 //!
-//! The product is bound by memory, and memory answers best what is asked for in its order: four rows
-//! are read side by side, not all of a tile's, and their sums wait for those of the other rows.
+//! The product is bound by memory, and memory answers best what is asked for in its order: few rows
+//! are read side by side, one or two *sides* of four, and where a tile has more their sums wait for
+//! those of the others.
 
 use std::{mem::MaybeUninit, ops::Range};
 
@@ -16,7 +17,7 @@ use crate::backend::cpu::kernels::{
     simd::Simd,
 };
 
-/// Rows that are read side by side.
+/// Rows of a side.
 const SIDE: usize = 4;
 
 /// Inputs whose sums wait at a time.
@@ -29,7 +30,7 @@ const GROUPS: usize = 8;
 /// answer too late; with much more, what is asked for stands in the way of what is needed.
 const AHEAD: usize = 4 << 10;
 
-/// [run, side, lane]: sums of all sides of a tile but the last.
+/// [run, side, lane]: sums of the sides of a tile that are read before its last ones.
 #[repr(C, align(64))]
 struct Waiting([u32; CHUNK / 8 * 3]);
 
