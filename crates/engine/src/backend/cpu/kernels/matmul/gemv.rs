@@ -107,6 +107,7 @@ unsafe fn tile<S: Simd, const BITS: usize, const UNIT: usize, const APART: bool>
                     }
                 }
             }
+            // With `for` and `step_by` products took 2 to 3 % longer (`cpu_stream`).
             let mut first = chunk;
             while first < end {
                 let group = w.group(first);
